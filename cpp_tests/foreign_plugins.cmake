@@ -6,4 +6,4 @@ millpond_test_plugin(foreign millpond_example_plugin)
 millpond_test_plugin(foreign_minimal millpond_example_plugin_minimal)
 
 # Plugins written against PaddlePaddle's own header, as other people write them.
-include("${Millpond_SOURCE_DIR}/tests/foreign/foreign.cmake")
+include("${Millpond_SOURCE_DIR}/cpp_tests/foreign/foreign.cmake")

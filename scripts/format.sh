@@ -3,6 +3,6 @@
 # generated header, the parts that it is made from and its copies have their generator's format.
 set -eu
 cd "$(dirname "$0")/.."
-find include tests cpp_tests examples bench fakecuda torch -type f \
+find include tests cpp_tests examples bench fakecuda gpu torch -type f \
   \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cpp' \) \
   ! -path 'include/millpond/millpond.h' ! -path 'tests/sources/*' ! -path 'tests/abi/*/include/*' -exec clang-format "$@" {} +

@@ -167,8 +167,12 @@ fast() {
   check "clippy, as built into the plugin" \
     cargo clippy --locked --lib --no-default-features --features plugin -- -D warnings
   check "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --lib -p millpond
-  # All of the package runs below.
-  wanted rust || rust_tests millpond --workspace --lib --test sources --test contract --test oracle
+  # All of the package runs below, and in full.
+  if ! wanted rust; then
+    export MILLPOND_TEST_QUICK=1
+    rust_tests millpond --workspace --lib --test sources --test contract --test oracle
+    unset MILLPOND_TEST_QUICK
+  fi
 }
 
 rust() {

@@ -6,14 +6,18 @@
 //! The rooms, top to bottom; each one only looks down:
 //!
 //! ```text
-//! plugin.rs    the exported InitPlugin            -> paddle
-//! capi/        the millpond_* C exports           -> paddle, runtime
-//! paddle/      the custom-runtime ABI, both ways  -> runtime, device
-//! runtime/     devices, streams, copies, lifetime -> core, device
-//! core/        the offset-only allocator          -> base
-//! device/      what a device is; host and cuda    -> base
-//! base/        errors, locks, cells, forks: nothing of ours
+//! plugin.rs    the exported InitPlugin              -> paddle, ffi
+//! capi/        the millpond_* C exports             -> paddle, runtime, ffi
+//! paddle/      the custom-runtime ABI, both ways    -> runtime, device, ffi
+//! ffi/         panics and exceptions at the border
+//! runtime/     devices, streams, copies, lifetime   -> core, device
+//! core/        the offset-only allocator
+//! device/      what a device is; host and cuda
+//! locks.rs     the order of the library's locks
+//! base/        what any library could use: the error type, locks, atomics, tables, forks
 //! ```
+//!
+//! Every room may name `locks` and `base`.
 
 // A package that is declared and not used is a failure of `cargo clippy`.
 #![cfg_attr(not(any(test, loom)), warn(unused_crate_dependencies))]
@@ -21,6 +25,8 @@
 pub mod base;
 pub mod core;
 pub mod device;
+mod ffi;
+pub mod locks;
 pub mod paddle;
 pub mod runtime;
 

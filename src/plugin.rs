@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// `params` is NULL or follows the contract of `custom_runtime.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn InitPlugin(params: *mut CustomRuntimeParams) {
-    crate::base::quiet::panics();
+    crate::ffi::panics::silence();
     // SAFETY: the host's contract, handed on. A panic could only leave the version unset.
     let _ = catch_unwind(AssertUnwindSafe(|| unsafe { init_plugin(params) }));
 }

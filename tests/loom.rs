@@ -20,27 +20,33 @@ use millpond::base::error::Result;
 use millpond::base::error::{Code, Error};
 use millpond::base::remote::Remote;
 use millpond::base::ring::{Ring, Seen};
-use millpond::base::sync::{
-    AtomicU32, Lock,
-    Ordering::{Acquire, Relaxed, Release},
-    UnsafeCell,
-};
+use millpond::base::sync::{AtomicU32, Lock, Ordering::Relaxed, UnsafeCell};
 use millpond::core::{Backing, Config, Order, Point, Points, Pond, PoolId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32 as PlainU32, Ordering::SeqCst};
+
+#[macro_use]
+#[path = "../src/core/tests/gives_all.rs"]
+mod gives_all;
+
+/// A thread beside this one, which shares a value with it.
+fn beside<T: Send + Sync + 'static, R: 'static>(
+    shared: &Arc<T>,
+    body: impl FnOnce(&T) -> R + 'static,
+) -> thread::JoinHandle<R> {
+    let shared = shared.clone();
+    thread::spawn(move || body(&shared))
+}
 
 /// Every access under the lock is a plain one: loom reports two that no lock orders.
 #[test]
 fn lock_excludes() {
     loom::model(|| {
         let l = Arc::new(Lock::<u32>::new(0));
-        let other = {
-            let l = l.clone();
-            thread::spawn(move || {
-                *l.lock() += 1;
-                *l.lock() += 1;
-            })
-        };
+        let other = beside(&l, |l| {
+            *l.lock() += 1;
+            *l.lock() += 1;
+        });
         *l.lock() += 10;
         other.join().unwrap();
         assert_eq!(*l.lock(), 12);
@@ -91,14 +97,11 @@ fn who_changes_while_its_list_is_taken_loses_nobody() {
         for n in 0..2 {
             both.0.note(n, &both.1[n as usize]);
         }
-        let other = {
-            let both = both.clone();
-            thread::spawn(move || {
-                // The first of the list, whose link leads to the other.
-                both.1[1].is_seen_by(0);
-                both.0.note(1, &both.1[1]);
-            })
-        };
+        let other = beside(&both, |both| {
+            // The first of the list, whose link leads to the other.
+            both.1[1].is_seen_by(0);
+            both.0.note(1, &both.1[1]);
+        });
         let (mut told, steps) = (Vec::new(), std::cell::Cell::new(0));
         let mut take = || {
             both.0.take(
@@ -127,21 +130,16 @@ fn remote_list_loses_nothing_and_gives_nothing_twice() {
             link: std::array::from_fn(|_| AtomicU32::new(0)),
             plain: std::array::from_fn(|_| UnsafeCell::new(0)),
         });
-        let pushers = [&[1, 2][..], &[3][..]].map(|ids| {
-            let m = m.clone();
-            thread::spawn(move || ids.iter().for_each(|&id| m.push(id)))
+        let pushers =
+            [&[1, 2][..], &[3][..]].map(|ids| beside(&m, move |m| ids.iter().for_each(|&id| m.push(id))));
+        let drainer = beside(&m, |m| {
+            let mut found = m.take();
+            if let Some(id) = found.pop() {
+                m.push(id); // it comes back while others push: the head may be what they saw before
+            }
+            found.extend(m.take());
+            found
         });
-        let drainer = {
-            let m = m.clone();
-            thread::spawn(move || {
-                let mut found = m.take();
-                if let Some(id) = found.pop() {
-                    m.push(id); // it comes back while others push: the head may be what they saw before
-                }
-                found.extend(m.take());
-                found
-            })
-        };
         for p in pushers {
             p.join().unwrap();
         }
@@ -182,24 +180,8 @@ impl Points for Giver {
 }
 
 impl Backing for Giver {
-    fn create(&self, _: u32, _: u32) -> Result<()> {
-        Ok(())
-    }
-    fn release(&self, _: u32, _: u32) -> Result<()> {
-        Ok(())
-    }
-    fn alias(&self, _: u64, _: u32, _: u32) -> Result<()> {
-        Ok(())
-    }
-    fn unalias(&self, _: u64, _: u64) -> Result<()> {
-        Ok(())
-    }
-    fn segment(&self, _: u64, _: u64) -> Result<()> {
-        Ok(())
-    }
-    fn segment_release(&self, _: u64, _: u64) -> Result<()> {
-        Ok(())
-    }
+    gives_all!();
+
     fn mark(&self, stream: u64) -> Result<Option<Point>> {
         if stream != BUSY || self.over.load(SeqCst) {
             return Ok(None);
@@ -216,9 +198,6 @@ impl Backing for Giver {
     fn sync_stream(&self, _: u64) -> Result<()> {
         self.over.store(true, SeqCst);
         Ok(())
-    }
-    fn knows(&self, _: u64) -> bool {
-        true
     }
     fn streams(&self, each: &mut dyn FnMut(u64)) {
         if !self.gone.load(SeqCst) {
@@ -477,10 +456,7 @@ fn a_ring_is_read_while_it_is_overwritten() {
         let ring = Arc::new(Ring::new(2, 2).unwrap());
         ring.push(&[1], &[!1]);
         ring.push(&[2], &[!2]);
-        let writer = {
-            let ring = ring.clone();
-            thread::spawn(move || ring.push(&[3], &[!3]))
-        };
+        let writer = beside(&ring, |ring| ring.push(&[3], &[!3]));
         let mut r = [0; 2];
         match ring.read(0, &mut r) {
             Seen::Whole => assert_eq!(r, [1, !1]),

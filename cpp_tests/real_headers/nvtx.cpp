@@ -1,6 +1,6 @@
 // What tests/cuda/nvtx_tool.c takes for NVTX is NVTX: its declarations are those of the published
-// headers, and a program that is written with these headers finds it. src/base/nvtx is tested
-// against that tool.
+// headers, and a program that is written with these headers finds it. src/runtime/nvtx is
+// tested against that tool.
 
 #include <nvtx3/nvToolsExt.h>
 #include <nvtx3/nvToolsExtMem.h>

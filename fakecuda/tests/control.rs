@@ -216,28 +216,28 @@ fn the_c_header_names_what_there_is() {
 #[test]
 fn modelled_time() {
     let fake = Fake::new(&[]);
-    assert_eq!(fake.modelled_in_all(), 0, "what takes no memory costs nothing");
+    assert_eq!(fake.modelled(), 0, "what takes no memory costs nothing");
     let (mut at, mut handles) = (0, [0; 3]);
     ok(unsafe { cuMemAddressReserve(&mut at, 8 * GRANULE, 0, 0, 0) });
     for (i, handle) in handles.iter_mut().enumerate() {
         ok(unsafe { cuMemCreate(handle, GRANULE, &prop(0), 0) });
         ok(unsafe { cuMemMap(at + (i * GRANULE) as u64, GRANULE, 0, *handle, 0) });
     }
-    assert_eq!(fake.modelled("cuMemCreate"), 3 * (28_000 + 2 * 550));
+    assert_eq!(fake.modelled_in("cuMemCreate"), 3 * (28_000 + 2 * 550));
     ok(unsafe { cuMemSetAccess(at, 3 * GRANULE, &access(0), 1) });
-    assert_eq!(fake.modelled("cuMemSetAccess"), 3 * 38_000, "each handle costs, in one call too");
+    assert_eq!(fake.modelled_in("cuMemSetAccess"), 3 * 38_000, "each handle costs, in one call too");
     ok(unsafe { cuMemUnmap(at, 3 * GRANULE) });
     let all = 2_000 + 3 * (28_000 + 1_100 + 2_000 + 38_000 + 34_000);
-    assert_eq!(fake.modelled_in_all(), all);
+    assert_eq!(fake.modelled(), all);
     // A refused call costs what a call costs, without what it would have done.
     no(unsafe { cuMemUnmap(at, 3 * GRANULE) }, CUDA_ERROR_INVALID_VALUE);
     fake.fail("cuMemCreate", 1, 2, false);
     no(unsafe { cuMemCreate(&mut 0, GRANULE, &prop(0), 0) }, CUDA_ERROR_OUT_OF_MEMORY);
-    assert_eq!(fake.modelled_in_all(), all + 28_000);
+    assert_eq!(fake.modelled(), all + 28_000);
     for bad in ["cuMemUnmap", "cuMemUnmap:1:2", "cuMemUnmap:1:2:3:4", "cuNothing:1:2:3", "cuMemUnmap:1:2:x"] {
         assert_eq!(fake.set("costs", bad), -1, "{bad}");
     }
     assert_eq!(fake.set("costs", "cuMemRelease:7:0:3,cuMemMap:0:1:0"), 0);
     ok(unsafe { cuMemRelease(handles[0]) });
-    assert_eq!(fake.modelled_in_all(), all + 28_000 + 7 + 6);
+    assert_eq!(fake.modelled(), all + 28_000 + 7 + 6);
 }

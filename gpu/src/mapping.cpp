@@ -23,9 +23,9 @@ constexpr std::size_t kGranule = 2 * kMiB;
 
 // CUmemAllocationProp and CUmemAccessDesc, as the documentation lays them out.
 struct Kind {
-  int type = 1;                // pinned
-  int handle_types = 0;        // 1: file descriptors
-  int location[2] = {1, 0};    // device 0
+  int type = 1;              // pinned
+  int handle_types = 0;      // 1: file descriptors
+  int location[2] = {1, 0};  // device 0
   void* windows = nullptr;
   unsigned char compression = 0;
   unsigned char rdma = 0;
@@ -89,7 +89,8 @@ void costs_by_size(gpu::Report& report, Ptr at, bool small) {
     unsigned char rdma;
   };
   for (const std::size_t mib : {2, 8, 20, 32, 64}) {
-    for (const Made& made : {Made{"plain", 0, 0}, Made{"descriptors", 1, 0}, Made{"descriptors, RDMA", 1, 1}}) {
+    for (const Made& made :
+         {Made{"plain", 0, 0}, Made{"descriptors", 1, 0}, Made{"descriptors, RDMA", 1, 1}}) {
       Kind kind;
       kind.handle_types = made.fd;
       kind.rdma = made.rdma;
@@ -125,7 +126,8 @@ void runs(gpu::Report& report, Ptr at) {
   }
   const double open_each = micros(begin);
   begin = Clock::now();
-  for (std::size_t i = 0; i < handles.size(); ++i) MILLPOND_GPU(cuMemUnmap, at + i * kGranule, kGranule);
+  for (std::size_t i = 0; i < handles.size(); ++i)
+    MILLPOND_GPU(cuMemUnmap, at + i * kGranule, kGranule);
   const double unmap_each = micros(begin);
   map();
   begin = Clock::now();

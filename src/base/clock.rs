@@ -58,10 +58,10 @@ pub(crate) fn start() -> Moment {
     })
 }
 
-/// [ns] that a tick is long, times 2^32. The first call of a process measures it, and may sleep for 2 ms.
+/// The length of a tick in ns, times 2^32. The first call in a process measures it, which may take a sleep of 2 ms.
 pub(crate) fn rate() -> u64 {
     static RATE: OnceLock<u64> = OnceLock::new();
-    const LONG_ENOUGH: u64 = 2_000_000; // [ns] so that it is known to a ten-thousandth
+    const LONG_ENOUGH: u64 = 2_000_000; // [ns] for a result that is exact to a ten-thousandth
     *RATE.get_or_init(|| {
         let from = start();
         if !COUNTER.load(Relaxed) {
@@ -81,7 +81,7 @@ pub(crate) fn ns_of(ticks: u64, rate: u64) -> u64 {
     ((u128::from(ticks) * u128::from(rate)) >> 32) as u64
 }
 
-/// A moment by both clocks.
+/// One moment, as both clocks show it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     ticks: u64,
@@ -90,7 +90,7 @@ pub(crate) struct Moment {
 
 impl Moment {
     pub(crate) fn now() -> Moment {
-        // Of a few tries the one that was not interrupted.
+        // The quickest of three tries: the others may have been interrupted.
         let one = || {
             let (before, ns, after) = (ticks(), monotonic(), ticks());
             (after.wrapping_sub(before), Moment { ticks: before.midpoint(after), ns })
@@ -100,7 +100,7 @@ impl Moment {
     }
 }
 
-/// From one moment to a later one, between which ticks are as long as each other.
+/// The time from one moment to a later one. Ticks are taken to be of equal length in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     from: Moment,
@@ -112,12 +112,12 @@ impl Span {
         Span { from, to }
     }
 
-    /// From the first reading of all to now.
+    /// From the first call of [`start`] to now.
     pub(crate) fn all() -> Span {
         Span::new(start(), Moment::now())
     }
 
-    /// [ns] of the monotonic clock at a reading, in the span or near it.
+    /// What the monotonic clock showed, in ns, at a reading that lies in the span or near it.
     pub(crate) fn ns_at(&self, ticks: u64) -> u64 {
         let ns = i128::from(self.to.ns.saturating_sub(self.from.ns));
         let all = i128::from(self.to.ticks.saturating_sub(self.from.ticks)).max(1);

@@ -1,6 +1,6 @@
-//! The one error type of the library: a stable code and a message for a person.
-//!
-//! Only `capi` and `paddle` turn it into status numbers.
+//! The one error type of the library: a stable code, a message for a person, and whatever else the place that fails
+//! wants to hand to the place that reports it. The codes are a list that the C API publishes; `base` itself returns few
+//! of them. Only `capi` and `paddle` turn a code into a status number.
 
 use std::any::Any;
 use std::borrow::Cow;

@@ -8,7 +8,7 @@ use super::error::{Code, Error, Result};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How many forks, of processes that watched, lie between the first process and this one.
+/// The number of forks between the first process and this one, of processes that called [`watch`].
 static FORKS: AtomicU64 = AtomicU64::new(0);
 static WATCHED: AtomicBool = AtomicBool::new(false);
 /// Set by `in_children`; reading it is one atomic load.

@@ -1,8 +1,8 @@
-//! Histograms of durations: how often something took how long, from 1 ns to half an hour, to within a quarter.
+//! Histograms of durations from 1 ns to half an hour. A bucket is at most a quarter longer than its shortest duration.
 //!
 //! The buckets are those of a floating-point number with two bits after the first one: each power of two has four, of the
 //! same width. Any thread adds at any time with a few relaxed atomic operations; threads are spread over several copies,
-//! so that they seldom meet. A reading adds the copies up: what is being added meanwhile may be in it in part.
+//! so that they seldom meet. A reading adds the copies up; it may contain a part of what is being added meanwhile.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,7 +16,7 @@ const STRIPES: usize = 1 << STRIPE_BITS;
 const SUB_BITS: u32 = 2;
 const SUBS: u64 = 1 << SUB_BITS;
 
-/// The bucket of a duration; the last one has everything that is longer, too.
+/// The bucket of a duration. The last one also takes everything longer.
 #[inline]
 pub(crate) fn bucket_of(ns: u64) -> usize {
     if ns < SUBS {
@@ -28,7 +28,7 @@ pub(crate) fn bucket_of(ns: u64) -> usize {
     (index as usize).min(BUCKETS - 1)
 }
 
-/// [ns] the shortest duration of a bucket; the highest number there is for one past the last.
+/// [ns] The shortest duration in a bucket; the highest number for the bucket after the last.
 pub(crate) fn start_of(bucket: usize) -> u64 {
     let (power, sub) = (bucket as u64 / SUBS, bucket as u64 % SUBS);
     match power {
@@ -38,18 +38,18 @@ pub(crate) fn start_of(bucket: usize) -> u64 {
     }
 }
 
-/// What a histogram has at one moment.
+/// The contents of a histogram at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Durations {
-    /// How many there were.
+    /// The number of durations.
     pub count: u64,
-    /// \[ns\] all together.
+    /// \[ns\] their sum.
     pub total_ns: u64,
     /// \[ns\] the shortest; 0 if there was none.
     pub min_ns: u64,
     /// \[ns\] the longest.
     pub max_ns: u64,
-    /// How many there were in each bucket; their sum is `count`.
+    /// The number of durations in each bucket; their sum is `count`.
     pub buckets: [u64; BUCKETS],
 }
 
@@ -60,7 +60,7 @@ impl Default for Durations {
 }
 
 impl Durations {
-    /// \[ns\] the shortest duration of a bucket; the highest number there is for one past the last.
+    /// \[ns\] The shortest duration in a bucket; the highest number for the bucket after the last.
     pub fn start_of(bucket: usize) -> u64 {
         start_of(bucket)
     }
@@ -101,7 +101,7 @@ impl Histogram {
         }))
     }
 
-    /// Adds one; `thread` is any number that the calling thread has and others have not.
+    /// Adds a duration. `thread` is a number that no other thread has.
     #[inline]
     pub(crate) fn add(&self, thread: u64, ns: u64) {
         let stripe = thread.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - STRIPE_BITS);
@@ -117,7 +117,7 @@ impl Histogram {
         }
     }
 
-    /// What was added so far.
+    /// The contents so far.
     pub(crate) fn read(&self) -> Durations {
         let mut d = Durations { min_ns: u64::MAX, ..Durations::default() };
         for s in &self.0 {
@@ -132,7 +132,7 @@ impl Histogram {
         if d.count == 0 {
             return Durations::default();
         }
-        // One that is being added may be missing from the others.
+        // A duration that is being added may be in the buckets and not yet in the other numbers.
         d.min_ns = d.min_ns.min(d.max_ns);
         d
     }

@@ -1,7 +1,6 @@
-//! The shared object that contains this code. A program may unload it (`dlclose`) at any moment without telling us:
-//! while a thread of ours is starting, or while somebody holds a function of ours to be called later. So before the
-//! first of these happens, the object is marked to stay for the rest of the process. If this code is linked into the
-//! program itself, there is nothing to mark.
+//! The shared object that contains this code. A program may unload it (`dlclose`) at any moment, also while a thread of the
+//! library starts, or while somebody holds one of its functions to call it later. So before either happens, the object is
+//! marked to stay for the rest of the process. If this code is linked into the program itself, there is nothing to mark.
 
 use std::ffi::c_void;
 use std::ptr::{from_mut, null, null_mut};

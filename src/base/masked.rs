@@ -2,12 +2,12 @@
 //! They are for tables that hold what may be stale anyway, and whose users check what they find.
 
 use super::error::Result;
-use super::lazy::{LazyArray, Zeroable};
+use super::mapped_array::{MappedArray, Zeroable};
 
 /// An array of a power of two elements, zero at first; pages are committed as they are touched.
 #[derive(Debug)]
 pub struct MaskedArray<T: Zeroable> {
-    all: LazyArray<T>,
+    all: MappedArray<T>,
     mask: usize,
 }
 
@@ -15,7 +15,7 @@ impl<T: Zeroable> MaskedArray<T> {
     /// An array of at least `len` zero values, and at most 2³². Fails when the address space (or its limit) is used up.
     pub fn new(len: usize) -> Result<Self> {
         let len = len.max(1).checked_next_power_of_two().unwrap_or(usize::MAX);
-        Ok(MaskedArray { all: LazyArray::new(len)?, mask: len - 1 })
+        Ok(MaskedArray { all: MappedArray::new(len)?, mask: len - 1 })
     }
 
     /// The element at an index, whose high bits do not count.
@@ -31,7 +31,7 @@ impl<T: Zeroable> MaskedArray<T> {
         &self.all[index]
     }
 
-    /// Sets every value back to zero; see [`LazyArray::discard`].
+    /// Sets every value back to zero; see [`MappedArray::discard`].
     pub fn discard(&self) {
         self.all.discard();
     }

@@ -1,22 +1,28 @@
-//! What every room may use and what uses no room itself: errors, locks, atomics, lazily committed tables.
+//! What any library could use: it knows no pond, no device and no interface. Every room may name `base`, which names none.
+//!
+//! | what for | files |
+//! | --- | --- |
+//! | failures | `error`: the one error type. Its codes are this library's, and all that is: see there |
+//! | locks and atomics | `sync`, the only door to both, with the check of the order of locks; `biased`: a lock that is nearly free for the thread that takes it again and again |
+//! | lists and tables that threads share | `changed`: what has changed since a reader last looked; `published`: a value that is read without a lock; `remote`: a list to which any thread pushes; `ring`: the newest records of many threads; `slots`: values that never move and are found by number |
+//! | memory of our own | `mapped_array`: arrays of the greatest length they may have, whose pages cost memory when they are touched |
+//! | numbers | `histogram`: how often which duration came; `sort`: sorting numbers by digits |
+//! | the process and its system | `clock`, `descriptor`: file descriptors that a program may have closed; `fork`; `loaded`: the shared object that this code is in; `numa`; `signals` |
+//!
+//! The public ones are so for the models of `tests/loom.rs`.
 
 pub mod biased;
 pub mod changed;
-pub(crate) mod checkers;
 pub(crate) mod clock;
 pub(crate) mod descriptor;
 pub mod error;
-pub(crate) mod foreign;
 pub(crate) mod fork;
 pub mod histogram;
-pub mod lazy;
 pub(crate) mod loaded;
+pub mod mapped_array;
 pub mod masked;
 pub(crate) mod numa;
-pub(crate) mod nvtx;
 pub(crate) mod published;
-#[cfg(any(feature = "capi", feature = "plugin"))]
-pub(crate) mod quiet;
 pub mod remote;
 pub mod ring;
 pub(crate) mod signals;

@@ -1,4 +1,4 @@
-//! Takes memory from a NUMA node: memory that a thread first touches, or that a driver takes for it, during a function.
+//! Memory from a chosen NUMA node: what a thread touches first during a function, or what a driver takes for it.
 
 /// Runs `f` while the calling thread's memory comes from `node` if that has room, from elsewhere otherwise. If the
 /// system has no nodes, or does not allow this, `f` runs all the same.

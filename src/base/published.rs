@@ -1,8 +1,8 @@
-//! A value that is replaced as a whole now and then, and read all the time: a reader follows one pointer, takes no lock,
-//! and never sees half of one value and half of another.
+//! A value that is read all the time and seldom replaced. A reader follows one pointer and takes no lock; it sees the old
+//! value or the new one, never a mixture.
 //!
-//! Values that were replaced are kept, since a reader may still look at one; a value that comes back is not kept twice.
-//! So this is for values of which there are few.
+//! Replaced values are kept, since a reader may still look at one, and an equal value is kept only once. So this is for
+//! values of which there are few.
 
 use super::sync::Lock;
 use std::sync::atomic::{AtomicPtr, Ordering};

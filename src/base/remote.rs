@@ -1,5 +1,4 @@
-//! A list to which any thread pushes and which one thread takes whole. Blocks freed by other threads reach their heap
-//! through it.
+//! A list to which any thread pushes and which one thread takes whole.
 //!
 //! Members are numbers, and the list has no memory of its own: the user stores each member's link. Since nobody removes
 //! a single member, ABA does no harm: a push that finds the same head again links to whatever is on the list by then.

@@ -9,14 +9,14 @@
 
 use super::error::Result;
 #[cfg(not(loom))]
-use super::lazy::LazyArray;
+use super::mapped_array::MappedArray;
 use super::sync::{AtomicU64, Ordering, Padded, fence};
 
 /// Loom's atomics are more than their bits.
 #[cfg(loom)]
 type Slots = Box<[AtomicU64]>;
 #[cfg(not(loom))]
-type Slots = LazyArray<AtomicU64>;
+type Slots = MappedArray<AtomicU64>;
 
 #[cfg(loom)]
 fn zeros(count: usize) -> Result<Slots> {
@@ -24,7 +24,7 @@ fn zeros(count: usize) -> Result<Slots> {
 }
 #[cfg(not(loom))]
 fn zeros(count: usize) -> Result<Slots> {
-    LazyArray::new(count)
+    MappedArray::new(count)
 }
 
 /// See the file's head.

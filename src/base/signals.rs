@@ -1,5 +1,6 @@
-//! Threads of ours, the signals of the program that they are in, and the one that a write to a pipe raises; and
-//! a signal of the program's choice, which rings a bell that a thread of ours waits for.
+//! Signals, which belong to the program: threads of the library receive none, and a write to a pipe that nobody reads raises
+//! none. One signal of the program's choice can be handled here: its handler rings a bell, for which a thread of the
+//! library waits.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;
@@ -28,8 +29,8 @@ pub(crate) fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `write`, which may write to a pipe that nobody reads any more: that is an error of the write then, and no SIGPIPE,
-/// which would end the process. Whatever the program has made of that signal stays as it is.
+/// Runs `write`, which may write to a pipe that nobody reads any more. The write fails then, and raises no SIGPIPE, which
+/// would end the process. What the program does on that signal is not changed.
 pub(crate) fn without_pipe_signal<T>(write: impl FnOnce() -> T) -> T {
     let mut pipe = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut old = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
@@ -42,10 +43,10 @@ pub(crate) fn without_pipe_signal<T>(write: impl FnOnce() -> T) -> T {
     let before = is_pipe_signal_pending();
     let result = write();
     if blocked {
-        // What the write has raised is this thread's, and waits; one that waited before is the program's.
+        // A signal that the write has raised is pending on this thread. One that was pending before is the program's.
         if !before && is_pipe_signal_pending() {
             let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-            // SAFETY: `pipe` was initialised above; nobody wants to know more of the signal.
+            // SAFETY: `pipe` was initialised above; no information about the signal is asked for.
             unsafe { libc::sigtimedwait(pipe.as_ptr(), std::ptr::null_mut(), &now) };
         }
         // SAFETY: `old` was filled by the call that succeeded above.
@@ -54,7 +55,7 @@ pub(crate) fn without_pipe_signal<T>(write: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether it waits for this thread to take it.
+/// Whether SIGPIPE is pending on this thread.
 fn is_pipe_signal_pending() -> bool {
     let mut waiting = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `waiting` is valid for writes.
@@ -63,21 +64,22 @@ fn is_pipe_signal_pending() -> bool {
     told && unsafe { libc::sigismember(waiting.as_ptr(), libc::SIGPIPE) } == 1
 }
 
-/// A semaphore, and no file descriptor: the program may close any of those, and get the number for a file of its own.
+/// A semaphore, not a file descriptor: the program may close any descriptor, and get its number for a file of its own.
 struct Semaphore(UnsafeCell<MaybeUninit<libc::sem_t>>);
 
 // SAFETY: what it holds is made for several threads; it is initialised before any of them gets to it (RINGS_IN).
 unsafe impl Sync for Semaphore {}
 
 static BELL: Semaphore = Semaphore(UnsafeCell::new(MaybeUninit::zeroed()));
-/// In which process the bell hangs, counted in forks from 1; 0: nowhere. A child's signal is not its parent's.
+/// The process in which the bell hangs, by its number of forks from 1; 0: none. A signal of a child does not ring the bell of
+/// its parent.
 static RINGS_IN: AtomicU64 = AtomicU64::new(0);
 
-/// What a handler rings, and one thread waits for. It is never taken down, as a handler may be running.
+/// What a handler rings, and one thread waits for. It is never removed, since a handler may be running.
 pub(crate) struct Bell(());
 
 impl Bell {
-    /// Hangs the one that handlers ring from now on, once in a process. `System` where there is none to be had.
+    /// Makes the bell that handlers ring from now on, once in a process. `System` if the system gives no semaphore.
     pub(crate) fn hang() -> Result<Bell> {
         // SAFETY: nobody uses it yet in this process: handlers do nothing before the next line.
         if unsafe { libc::sem_init(BELL.0.get().cast(), 0, 0) } != 0 {
@@ -88,7 +90,7 @@ impl Bell {
         Ok(Bell(()))
     }
 
-    /// Until it rings; false where it never will.
+    /// Waits until it rings; `false` if it never will.
     pub(crate) fn wait(&self) -> bool {
         loop {
             // SAFETY: whoever has a Bell has initialised it.
@@ -102,7 +104,7 @@ impl Bell {
     }
 }
 
-/// The handler: what it calls may be called there, and it leaves `errno` as it was.
+/// The handler. It only calls what a handler may call, and leaves `errno` as it was.
 extern "C" fn ring(_signal: libc::c_int) {
     if RINGS_IN.load(Acquire) != fork::count() + 1 {
         return;
@@ -117,7 +119,7 @@ extern "C" fn ring(_signal: libc::c_int) {
     unsafe { *place = before };
 }
 
-/// Whether that signal comes to [`ring`]; else whether nobody handles it.
+/// Whether [`ring`] handles the signal; if not, whether nobody does.
 fn handler_of(signal: i32) -> Result<(bool, bool)> {
     let mut now = std::mem::MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: `now` is valid for writes.
@@ -129,7 +131,8 @@ fn handler_of(signal: i32) -> Result<(bool, bool)> {
     Ok((now == ring as *const () as usize, now == libc::SIG_DFL || now == libc::SIG_IGN))
 }
 
-/// From now on the signal rings. `Busy` where the program handles it; `InvalidArgument` for one that must stay what it is.
+/// Makes the signal ring from now on. `Busy` if the program handles it; `InvalidArgument` for a signal whose meaning must not
+/// change.
 pub(crate) fn ring_on(signal: i32) -> Result<()> {
     let (ours, free) = handler_of(signal)?;
     let no = [
@@ -156,7 +159,7 @@ pub(crate) fn ring_on(signal: i32) -> Result<()> {
     set_handler(signal, ring as *const () as usize)
 }
 
-/// What each signal did before it rang: nothing (SIG_IGN), or what it does by itself.
+/// What each signal did before: it was ignored (SIG_IGN), or had its default action.
 static BEFORE: [AtomicUsize; 65] = [const { AtomicUsize::new(libc::SIG_DFL) }; 65];
 
 fn ignored(signal: i32) -> bool {
@@ -167,7 +170,7 @@ fn ignored(signal: i32) -> bool {
     known && unsafe { now.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
-/// The signal does again what it did before, unless the program handles it by now.
+/// Gives the signal back its earlier action, unless the program has set a handler since.
 pub(crate) fn ring_no_more(signal: i32) {
     if handler_of(signal).is_ok_and(|h| h.0) {
         let before = BEFORE.get(signal as usize).map_or(libc::SIG_DFL, |b| b.load(Relaxed));

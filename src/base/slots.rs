@@ -2,7 +2,7 @@
 //! thread, with no lock. They are leaked on purpose; users reuse them and make only as many as they need at one time.
 
 use crate::base::error::Result;
-use crate::base::lazy::{LazyArray, Zeroable};
+use crate::base::mapped_array::{MappedArray, Zeroable};
 use crate::base::sync::{Ordering, static_atomics::AtomicPtr};
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicU64 as StaticU64;
@@ -141,13 +141,13 @@ fn keep_reachable(value: *const ()) {
 /// A table of `N` slots, each of which is filled at most once.
 #[derive(Debug)]
 pub struct Slots<T: Sync + 'static, const N: usize> {
-    slot: LazyArray<AtomicPtr<T>>,
+    slot: MappedArray<AtomicPtr<T>>,
 }
 
 impl<T: Sync + Send + 'static, const N: usize> Slots<T, N> {
     /// A table of empty slots.
     pub fn new() -> Result<Self> {
-        Ok(Slots { slot: LazyArray::new(N)? })
+        Ok(Slots { slot: MappedArray::new(N)? })
     }
 
     /// How many slots there are.

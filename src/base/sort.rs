@@ -1,5 +1,5 @@
-//! Sorting where time does not matter: in place, without allocating, and by one body of code for all types. The standard
-//! library's sorts are faster, and 4 to 7 KB of code for each type and key.
+//! A heap sort for places where time does not matter: it sorts in place, does not allocate, and is one piece of code for all
+//! types. The standard library's sorts are faster, but take 4 to 7 KB of code for each type and key.
 
 /// What is sorted, by positions.
 trait Order {
@@ -21,7 +21,7 @@ impl<T, K: Ord, F: Fn(&T) -> K> Order for View<'_, T, F> {
     }
 }
 
-/// Sorts by a key, the smallest first. What has the same key comes in some order, the same for the same list.
+/// Sorts by a key, the smallest first. The order of equal keys is not specified, but is the same for the same list.
 pub(crate) fn by_key<T, K: Ord>(all: &mut [T], key: impl Fn(&T) -> K) {
     heapsort(all.len(), &mut View { all, key });
 }
@@ -37,7 +37,7 @@ fn heapsort(count: usize, all: &mut dyn Order) {
     }
 }
 
-/// Moves what is at `root` down until nothing below it comes after it.
+/// Moves the element at `root` down until no child comes after it.
 fn sink(mut root: usize, end: usize, all: &mut dyn Order) {
     loop {
         let mut child = 2 * root + 1;

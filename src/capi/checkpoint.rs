@@ -1,10 +1,10 @@
 //! Checkpoints: recorded layouts of a pool, to be restored between replays of graphs.
 
-use crate::base::foreign;
 use crate::capi::guard::{Out, run};
 use crate::capi::handles;
 use crate::capi::pool::to_ptr;
 use crate::capi::types::{millpond_checkpoint, millpond_pool, millpond_restore_callback};
+use crate::ffi::exceptions;
 use crate::paddle::abi::C_Status;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn millpond_pool_restore(
             for (addr, bytes) in blocks {
                 // The restore is done, whatever a callback does: exceptions are caught here.
                 let _ = catch_unwind(AssertUnwindSafe(|| {
-                    foreign::caught(|| {
+                    exceptions::caught(|| {
                         // SAFETY: the caller gave a function for exactly this call with this pointer.
                         unsafe { call(user_data, to_ptr(addr), bytes as usize, live) }
                     })

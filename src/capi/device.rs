@@ -1,7 +1,6 @@
 //! Devices: getting one, what it is, its limit and its account.
 
 use crate::base::error::{Code, Error};
-use crate::base::foreign;
 use crate::capi::device_type::write_as_fits;
 use crate::capi::guard::{Out, OutStruct, UserData, Versioned, run, run_first, text};
 use crate::capi::handles;
@@ -10,6 +9,7 @@ use crate::capi::types::{
     millpond_stats,
 };
 use crate::fail;
+use crate::ffi::exceptions;
 use crate::paddle::abi::C_Status;
 use crate::runtime::{self, Caps, Counter, DeviceInfo, PoolId, Stats};
 use std::ffi::{c_char, c_void};
@@ -281,7 +281,7 @@ pub unsafe extern "C" fn millpond_device_add_oom_callback(
             // The whole struct must be captured, not only the pointer in it.
             let data = &data;
             // SAFETY: the caller gave a function for exactly this call with this pointer.
-            foreign::caught(|| unsafe { call(data.0, bytes) }).unwrap_or(false)
+            exceptions::caught(|| unsafe { call(data.0, bytes) }).unwrap_or(false)
         };
         out.set(handles::device(device)?.memory().oom_callbacks().add(run_it)?);
         Ok(())

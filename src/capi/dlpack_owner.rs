@@ -4,10 +4,11 @@
 //! the program has closed the shared object that contains this library. So the tensor holds the record of the device,
 //! which is never freed, and the first export keeps the code loaded.
 
-use crate::base::{foreign, loaded};
+use crate::base::loaded;
 use crate::capi::dlpack_abi::{DlTensor, Legacy, MAJOR, MINOR, Versioned};
 use crate::capi::guard::guarded;
 use crate::capi::types::millpond_dlpack_release;
+use crate::ffi::exceptions;
 use crate::runtime::{self, DeviceState};
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -34,7 +35,7 @@ impl Share {
             match self.release {
                 Some(release) => {
                     // SAFETY: the exporter gave a function for one call with this pointer, from any thread.
-                    let _ = foreign::caught(|| unsafe { release(self.user_data) });
+                    let _ = exceptions::caught(|| unsafe { release(self.user_data) });
                 }
                 None => self.device.memory().free_for_good(self.addr),
             }

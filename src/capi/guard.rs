@@ -2,9 +2,9 @@
 //! each pointer from C is checked before it is used.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::{foreign, quiet};
 use crate::capi::last_error;
 use crate::fail;
+use crate::ffi::{exceptions, panics};
 use crate::paddle::abi::C_Status;
 use crate::paddle::status;
 use crate::runtime;
@@ -45,7 +45,7 @@ pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T>) -> std::result::Resul
 
 /// [`run`] for the exports that a program calls before all others: panics print nothing from here on.
 pub(crate) fn run_first(body: impl FnOnce() -> Result<()>) -> C_Status {
-    quiet::panics();
+    panics::silence();
     run(body)
 }
 
@@ -74,7 +74,7 @@ fn panicked(payload: Box<dyn std::any::Any + Send>) -> C_Status {
 /// What a callback has answered that a call hands its results to. The caller must learn that it has not got all: an
 /// exception or a panic is `System`.
 pub(crate) fn answered(call: impl FnOnce() -> bool) -> Result<bool> {
-    match catch_unwind(AssertUnwindSafe(|| foreign::caught(call))) {
+    match catch_unwind(AssertUnwindSafe(|| exceptions::caught(call))) {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(thrown)) => fail!(Code::System, "the callback {thrown}"),
         Err(payload) => {

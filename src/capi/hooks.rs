@@ -1,11 +1,11 @@
 //! Hooks on each allocation and free.
 
 use crate::base::error::{Code, Error};
-use crate::base::foreign;
 use crate::capi::guard::{Out, UserData, answered, run};
 use crate::capi::handles;
 use crate::capi::pool::to_ptr;
 use crate::capi::types::{millpond_device, millpond_pool};
+use crate::ffi::exceptions;
 use crate::paddle::abi::{C_Status, C_Stream};
 use crate::runtime::{BlockEvent, BlockEventKind, DeviceState};
 use std::ffi::c_void;
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn millpond_device_add_hook(
         let run_it = move |e: &BlockEvent| {
             let event = event(device, e);
             // SAFETY: the caller gave a function for exactly this call with this pointer.
-            let _ = foreign::caught(|| unsafe { call(held.data.0, &event) }); // what it throws is dropped
+            let _ = exceptions::caught(|| unsafe { call(held.data.0, &event) }); // what it throws is dropped
         };
         let id = device.memory().hooks().add_shared(Arc::new(run_it), destroy.is_some())?;
         owned.taken.store(true, Relaxed);

@@ -1,11 +1,11 @@
 //! The out-of-memory report, and callbacks that get it.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::foreign;
 use crate::capi::guard::{Out, OutStruct, UserData, Versioned, read_struct, run};
 use crate::capi::types::{millpond_device, millpond_pool};
 use crate::capi::{handles, last_error};
 use crate::fail;
+use crate::ffi::exceptions;
 use crate::paddle::abi::{C_Status, C_Stream};
 use crate::runtime::{self, OOM_STEPS, OOM_TOP, OomReport};
 use std::ffi::{c_char, c_void};
@@ -391,7 +391,7 @@ unsafe fn add(
         let data = &data;
         let report = millpond_oom_report::from(report);
         // SAFETY: the caller gave a function for exactly this call with this pointer.
-        foreign::caught(|| unsafe { call(data.0, &report) }).unwrap_or(false)
+        exceptions::caught(|| unsafe { call(data.0, &report) }).unwrap_or(false)
     }))?);
     Ok(())
 }

@@ -2,13 +2,13 @@
 //! that register it. docs/sharing.md describes how it fits together.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::foreign;
 use crate::capi::guard::{Out, UserData, run};
 use crate::capi::handles;
 use crate::capi::types::{
     MILLPOND_SEGMENT_ADDED, MILLPOND_SEGMENT_REMOVED, millpond_device, millpond_segment_callback,
 };
 use crate::fail;
+use crate::ffi::exceptions;
 use crate::paddle::abi::C_Status;
 use crate::runtime::{self, Segment};
 use std::ffi::{c_int, c_void};
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn millpond_device_add_segment_callback(
             };
             let ptr = with_exposed_provenance_mut(addr as usize);
             // SAFETY: the caller gave a function for exactly this call with this pointer.
-            let _ = foreign::caught(|| unsafe { call(data.0, event, ptr, bytes as usize) });
+            let _ = exceptions::caught(|| unsafe { call(data.0, event, ptr, bytes as usize) });
         };
         out.set(handles::device(device)?.memory().segment_callbacks().add(tell)?);
         Ok(())

@@ -1,12 +1,12 @@
 //! Streams and events.
 
 use crate::base::error::{Code, Error};
-use crate::base::foreign;
 use crate::capi::guard::{Out, UserData, run};
 use crate::capi::handles;
 use crate::capi::pool::{stream_id, to_ptr};
 use crate::capi::types::{MILLPOND_STREAM_NON_BLOCKING, millpond_device, millpond_stream_callback};
 use crate::fail;
+use crate::ffi::exceptions;
 use crate::paddle::abi::{C_Event, C_Status, C_Stream};
 use crate::paddle::status;
 use crate::runtime::StreamKind;
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn millpond_stream_add_callback(
             let data = data;
             let status = result.map_or_else(|e| status::of(&e), |()| C_Status::SUCCESS);
             // SAFETY: the caller gave a function for exactly this call with this pointer.
-            let _ = foreign::caught(|| unsafe { call(data.0, status) });
+            let _ = exceptions::caught(|| unsafe { call(data.0, status) });
         };
         handles::device(device)?.streams().callback(stream_id(stream), Box::new(run_it))
     })

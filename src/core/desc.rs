@@ -11,9 +11,10 @@
 use super::shape::{MEDIUM_SHIFT, SMALL_SHIFT, Shape, TIER_SHIFT, Tier, shift_of, unit_shift};
 use super::units::{GRANULE_SHIFT, LARGE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, granule_bytes};
 use crate::base::error::Result;
-use crate::base::lazy::{LazyArray, Record};
+use crate::base::mapped_array::{MappedArray, Pair};
 use crate::base::masked::MaskedArray;
-use crate::base::sync::{AtomicU32, AtomicU64, Lock, Ordering::Relaxed, levels};
+use crate::base::sync::{AtomicU32, AtomicU64, Lock, Ordering::Relaxed};
+use crate::locks;
 use std::sync::{Arc, OnceLock};
 
 mod find;
@@ -69,6 +70,12 @@ const PLAIN: u32 = ((1 << OWNER_SHIFT) - 1) & !(3 << TIER_SHIFT);
 /// What a claim for a remote free changes in it.
 const CLAIM: u32 = kind::LIVE ^ kind::REMOTE;
 
+/// A descriptor: 32 bytes, half a cache line. Six 32-bit words, which [`Desc`] gives their meaning, and a 64-bit one.
+type Record = Pair<[AtomicU32; 6], AtomicU64>;
+
+#[cfg(not(loom))] // whose atomics are more than their bits
+const _: () = assert!(size_of::<Record>() == 32);
+
 /// A view of one descriptor.
 #[derive(Clone, Copy)]
 pub(crate) struct Desc<'a>(&'a Record);
@@ -78,12 +85,12 @@ macro_rules! word {
         #[doc = $doc]
         #[inline(always)]
         pub(crate) fn $get(self) -> u32 {
-            self.0.word[$i].load(Relaxed)
+            self.0.first[$i].load(Relaxed)
         }
         #[doc = $doc]
         #[inline(always)]
         pub(crate) fn $set(self, v: u32) {
-            self.0.word[$i].store(v, Relaxed);
+            self.0.first[$i].store(v, Relaxed);
         }
     };
 }
@@ -108,18 +115,18 @@ impl<'a> Desc<'a> {
     /// Kind, tier and flags.
     #[inline(always)]
     pub(crate) fn state(self) -> u32 {
-        self.0.word[2].load(Relaxed)
+        self.0.first[2].load(Relaxed)
     }
     /// Kind, tier and flags.
     #[inline(always)]
     pub(crate) fn set_state(self, v: u32) {
         #[cfg(not(loom))]
-        self.0.word[2].store(v, Relaxed);
+        self.0.first[2].store(v, Relaxed);
         // A store that races with the exchange of `claim_remote`, after a load that saw the value which that exchange
         // replaces, is ordered after it: nothing comes between the read and the write of an exchange. Loom knows this
         // only of two exchanges.
         #[cfg(loom)]
-        self.0.word[2].swap(v, Relaxed);
+        self.0.first[2].swap(v, Relaxed);
     }
 
     /// Flips these bits of it, in one instruction; under the lock of the heap, of a block that nobody else may change: one
@@ -132,11 +139,11 @@ impl<'a> Desc<'a> {
     /// [B] the size that was requested.
     #[inline(always)]
     pub(crate) fn requested(self) -> u64 {
-        self.0.wide.load(Relaxed)
+        self.0.second.load(Relaxed)
     }
     #[inline(always)]
     pub(crate) fn set_requested(self, v: u64) {
-        self.0.wide.store(v, Relaxed);
+        self.0.second.store(v, Relaxed);
     }
     #[inline(always)]
     pub(crate) fn kind(self) -> u32 {
@@ -166,7 +173,7 @@ impl<'a> Desc<'a> {
         let mut was = self.state();
         while was & kind::MASK == kind::LIVE {
             // The exchange decides between this and a free from another thread, which changes the state too.
-            match self.0.word[2].compare_exchange(was, was | flags, Relaxed, Relaxed) {
+            match self.0.first[2].compare_exchange(was, was | flags, Relaxed, Relaxed) {
                 Ok(_) => return true,
                 Err(now) => was = now,
             }
@@ -180,7 +187,7 @@ impl<'a> Desc<'a> {
     pub(crate) fn end_life(self, was: u32, kind: u32, shared: bool) -> bool {
         let to = kind | was & (3 << TIER_SHIFT);
         if shared {
-            return self.0.word[2].compare_exchange(was, to, Relaxed, Relaxed).is_ok();
+            return self.0.first[2].compare_exchange(was, to, Relaxed, Relaxed).is_ok();
         }
         self.set_state(to);
         true
@@ -203,13 +210,13 @@ impl<'a> Desc<'a> {
         was & PLAIN == kind::LIVE
             // Nothing is published here; the Release is in the push on the remote list. The exchange only decides
             // between two frees of the same block.
-            && self.0.word[2].compare_exchange(was, was ^ CLAIM, Relaxed, Relaxed).is_ok()
+            && self.0.first[2].compare_exchange(was, was ^ CLAIM, Relaxed, Relaxed).is_ok()
     }
     /// Undoes `claim_remote`. If the block's own heap has ended its life meanwhile, that stays.
     pub(crate) fn unclaim_remote(self) {
         let was = self.state();
         if was & kind::MASK == kind::REMOTE {
-            let _ = self.0.word[2].compare_exchange(was, was ^ CLAIM, Relaxed, Relaxed);
+            let _ = self.0.first[2].compare_exchange(was, was ^ CLAIM, Relaxed, Relaxed);
         }
     }
 }
@@ -262,13 +269,13 @@ pub(crate) struct Maps {
     granules: MaskedArray<AtomicU64>, // one more than there are, so that a granule has a next one
     table: MaskedArray<AtomicU32>,
     /// For each granule, the large block that was last found to contain an address in it, though it starts before it.
-    holders: LazyArray<AtomicU32>,
+    holders: MappedArray<AtomicU32>,
     /// The tags of blocks that have one, by id; made for the first.
-    tags: OnceLock<LazyArray<AtomicU32>>,
+    tags: OnceLock<MappedArray<AtomicU32>>,
     next_id: AtomicU32,
     /// Ids that heaps gave back: the first; `next` links to the others.
-    spare_ids: Lock<Id, { levels::SPARE_IDS }>,
-    slots: [Lock<ChunkSlots, { levels::TABLE_SLOTS }>; 2],
+    spare_ids: Lock<Id, locks::SpareIds>,
+    slots: [Lock<ChunkSlots, locks::TableSlots>; 2],
     real: u32, // granules of memory; those from here on are addresses only
     /// The bytes taken from the device, by class.
     pub reserved: Arc<Reserved>,
@@ -339,7 +346,7 @@ impl Maps {
             most: ids as u32,
             granules: MaskedArray::new((u64::from(real) + u64::from(alias)) as usize + 1)?,
             table: MaskedArray::new(entries as usize)?,
-            holders: LazyArray::new(real as usize)?,
+            holders: MappedArray::new(real as usize)?,
             tags: OnceLock::new(),
             next_id: AtomicU32::new(1),
             spare_ids: Lock::new(0),
@@ -358,13 +365,13 @@ impl Maps {
         self.granules.discard();
         self.table.discard();
         self.holders.discard();
-        self.tags.get().into_iter().for_each(LazyArray::discard);
+        self.tags.get().into_iter().for_each(MappedArray::discard);
     }
 
     /// Notes the tag of a block. `false`: there is no memory of the host for tags.
     pub(crate) fn set_tag(&self, id: Id, tag: u16) -> bool {
         if self.tags.get().is_none() {
-            let Ok(table) = LazyArray::new(self.most as usize) else { return false };
+            let Ok(table) = MappedArray::new(self.most as usize) else { return false };
             let _ = self.tags.set(table); // another thread may have been first
         }
         let entry = self.tags.get().and_then(|t| t.get(id as usize));

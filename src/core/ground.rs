@@ -1,7 +1,7 @@
 //! The complete state of one pond, with its locks. The code that acts on it is on the floors above.
 //!
-//! `base/sync/levels.rs` has the order of the locks. None of them is held while the backing is called or a thread waits
-//! for another: what an operation needs meanwhile it takes out of the heaps and holds as memory in transit
+//! None of its locks (`docs/architecture.md`, "Locks") is held while the backing is called or a thread waits for
+//! another: what an operation needs meanwhile it takes out of the heaps and holds as memory in transit
 //! ([`Transit`]).
 
 use super::aliases::Aliases;
@@ -26,9 +26,10 @@ use super::units::{GRANULE_SHIFT, GranuleRun, LARGE_UNITS_SHIFT, granule_bytes};
 use crate::base::error::{Code, Error, Result};
 use crate::base::slots::Slots;
 use crate::base::sync::{
-    AtomicU32, AtomicU64, Condvar, Lock, Mutex, MutexGuard, Ordering, Ordering::Relaxed, levels, lock,
+    AtomicU32, AtomicU64, Condvar, Lock, Mutex, MutexGuard, Ordering, Ordering::Relaxed, lock,
 };
 use crate::fail;
+use crate::locks;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
@@ -144,22 +145,22 @@ pub(crate) struct Ground {
     pub heap_count: AtomicU32,
     pub pools: Slots<Pool, { POOL_SLOTS as usize }>,
     pub pool_count: AtomicU32,
-    growth: Mutex<Growth, { levels::GROWTH }>,
+    growth: Mutex<Growth, locks::Growth>,
     transit_ended: Condvar,
     /// Which granules lie in ties.
     pub tied: Arc<Tied>,
-    pub ledger: Mutex<Ledger, { levels::LEDGER }>,
-    pub aliases: Lock<Aliases, { levels::ALIASES }>,
+    pub ledger: Mutex<Ledger, locks::Ledger>,
+    pub aliases: Lock<Aliases, locks::Aliases>,
     /// Lists of the last search for memory, kept for reuse.
     pub scratch: Lock<Scratch>,
     pub changed: Changed,
     /// The heaps in which freed blocks wait, by number. A hint: one that is just being entered may be missing.
-    pub waiting: Lock<BTreeSet<u32>, { levels::WAITING }>,
+    pub waiting: Lock<BTreeSet<u32>, locks::Waiting>,
     /// How many pools have released captures whose graphs may still run; see `Pool::released`.
     pub released: AtomicU32,
-    pub captures: Mutex<Captures, { levels::CAPTURES }>,
-    pub checkpoints: Mutex<Checkpoints, { levels::CHECKPOINTS }>,
-    pub sleeping: Mutex<SleepingPools, { levels::SLEEPING }>,
+    pub captures: Mutex<Captures, locks::Captures>,
+    pub checkpoints: Mutex<Checkpoints, locks::Checkpoints>,
+    pub sleeping: Mutex<SleepingPools, locks::Sleeping>,
     pub limit: AtomicU64, // [B] 0: none
     pub oom_count: AtomicU64,
     pub tags: Lock<Tags>,
@@ -185,7 +186,7 @@ pub(crate) struct Ground {
 /// The growth lock, held until this is dropped. Meanwhile nothing is waited for and no device is called.
 pub(crate) struct Growing<'a> {
     pub ground: &'a Ground,
-    state: MutexGuard<'a, Growth, { levels::GROWTH }>,
+    state: MutexGuard<'a, Growth, locks::Growth>,
 }
 
 impl Deref for Growing<'_> {

@@ -27,6 +27,10 @@ mod bins;
 mod desc;
 mod faces;
 mod features;
+#[cfg(all(test, not(loom)))]
+#[macro_use]
+#[path = "tests/gives_all.rs"]
+mod gives_all;
 mod ground;
 mod heap;
 mod ladder;

@@ -17,7 +17,7 @@ use super::shape::shift_of;
 use super::state::tuned::Tuning;
 use super::types::{PoolId, UNORDERED};
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::levels::check_unlocked;
+use crate::base::sync::levels::{Called, check_unlocked};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};

@@ -2,7 +2,7 @@
 
 use super::units::{Extent, GranuleRun, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use crate::base::error::Result;
-use crate::base::lazy::LazyArray;
+use crate::base::mapped_array::MappedArray;
 use crate::base::sync::{AtomicU32, Ordering, Ordering::Relaxed};
 
 /// For each granule the end of its tie; 0: it is in none. A mark changes only while no heap owns the granule. Nothing is
@@ -10,7 +10,7 @@ use crate::base::sync::{AtomicU32, Ordering, Ordering::Relaxed};
 #[derive(Default)]
 pub(crate) struct Tied {
     count: AtomicU32, // ties
-    ends: Option<LazyArray<AtomicU32>>,
+    ends: Option<MappedArray<AtomicU32>>,
 }
 
 /// A part of a run of granules.
@@ -27,7 +27,7 @@ pub(crate) enum Part {
 impl Tied {
     /// For so many granules.
     pub(crate) fn new(real: u32) -> Result<Tied> {
-        Ok(Tied { count: AtomicU32::new(0), ends: Some(LazyArray::new(real as usize)?) })
+        Ok(Tied { count: AtomicU32::new(0), ends: Some(MappedArray::new(real as usize)?) })
     }
 
     fn mark(&self, tie: GranuleRun, end: u32) {

@@ -23,11 +23,10 @@
 //! # }
 //! ```
 //!
-//! No lock is held while a device, a plugin or a callback runs, except the turn of segment callbacks, and the gate
-//! (`gate.rs`), which lets one thread at a time start and end devices and is no mutex. `base/sync/levels.rs` has the
-//! order of the locks.
+//! No lock is held while a device, a plugin or a callback runs; the exceptions are in `docs/architecture.md`, "Locks". One
+//! thread at a time starts and ends devices: the gate (`types/gate.rs`) lets it in.
 //!
-//! A pass (`usage.rs`) is a count, not a lock: the end of a device waits, inside the gate, for all passes, so a thread
+//! A pass (`entry/usage.rs`) is a count, not a lock: the end of a device waits, inside the gate, for all passes, so a thread
 //! that holds one never goes through the gate (`outside` refuses it).
 //!
 //! Nothing here is ever destroyed: a static destructor that runs late gets a status.
@@ -38,6 +37,7 @@ pub(crate) mod entry;
 mod history;
 pub(crate) mod ladder;
 mod memory;
+mod nvtx;
 mod oom;
 mod options;
 mod pinned;

@@ -7,6 +7,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each program uses a part")]
 
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// In the process of one test: its name.
 const INSIDE: &str = "MILLPOND_TEST_APART";
+/// Tests that repeat something do a part of it (`make check`).
+const QUICK: &str = "MILLPOND_TEST_QUICK";
 
 /// Who measures time has the machine for itself, as far as this program is concerned.
 static QUIET: RwLock<()> = RwLock::new(());
@@ -59,6 +62,16 @@ pub fn apart_told(seconds: u64, start: &str, body: impl FnOnce()) {
     text.lines().filter(|line| line.starts_with(start)).for_each(|line| println!("{line}"));
 }
 
+/// So many rounds of a test that repeats something, or an eighth of them where a part will do.
+pub fn rounds(all: usize) -> usize {
+    if std::env::var_os(QUICK).is_some() { all / 8 } else { all }
+}
+
+/// So long for a test that repeats something, or an eighth of it where a part will do.
+pub fn lasting(all: Duration) -> Duration {
+    if std::env::var_os(QUICK).is_some() { all / 8 } else { all }
+}
+
 /// This program once more, for the test of that name (`module::function`) and no other, with nothing in its
 /// environment that makes the library or the fake driver differ.
 pub fn program(test: &str) -> Command {
@@ -89,6 +102,9 @@ fn run(name: &str, limit: Duration, quiet: bool, variables: &[(&str, &str)], bod
     }
     let mut command = program(name);
     command.env(INSIDE, name).envs(variables.iter().copied());
+    if let Some(quick) = std::env::var_os(QUICK) {
+        command.env(QUICK, quick);
+    }
     match ended(name, command, limit) {
         (Some(s), text) if s.success() && text.contains("test result: ok. 1 passed") => text,
         (Some(s), text) if s.success() => panic!("no test is called {name:?}:\n{text}"),
@@ -110,24 +126,44 @@ fn ended(name: &str, mut command: Command, limit: Duration) -> (Option<ExitStatu
     command.stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(out);
     command.process_group(0); // what it forks ends with it
     end_with_this_thread(&mut command);
-    let mut child = command.spawn().unwrap();
-    let until = Instant::now() + limit;
-    let status = loop {
-        match child.try_wait().unwrap() {
-            Some(status) => break Some(status),
-            None if Instant::now() > until => {
+    let begun = Instant::now();
+    // Not waited for by its handle: that would not tell what it has used.
+    let child = command.spawn().unwrap().id() as i32;
+    let (status, used) = loop {
+        match reaped(child, libc::WNOHANG) {
+            Some((status, used)) => break (Some(status), used),
+            None if begun.elapsed() > limit => {
                 // The whole group, by the child's own number. SAFETY: only a number is given; the child has not been
                 // waited for, so that the number is still its own.
-                unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
-                child.wait().unwrap();
-                break None;
+                unsafe { libc::kill(-child, libc::SIGKILL) };
+                break (None, reaped(child, 0).unwrap().1);
             }
             None => std::thread::sleep(Duration::from_millis(2)),
         }
     };
+    note_time(name, begun.elapsed(), used);
     let text = String::from_utf8_lossy(&std::fs::read(&said).unwrap()).into_owned();
     let _ = std::fs::remove_file(&said);
     (status, text)
+}
+
+/// How a child has ended, and the processor time that it has used; `None` while it runs.
+fn reaped(child: i32, how: i32) -> Option<(ExitStatus, Duration)> {
+    let (mut status, mut used) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
+    // SAFETY: a child of ours that nobody else waits for; both places are ours and are written by the call.
+    let ended = unsafe { libc::wait4(child, &mut status, how, used.as_mut_ptr()) };
+    assert!(ended >= 0, "wait4: {}", std::io::Error::last_os_error());
+    // SAFETY: written by the call, and zeros are a value, too.
+    let used = unsafe { used.assume_init() };
+    let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
+    (ended == child).then(|| (ExitStatus::from_raw(status), time(used.ru_utime) + time(used.ru_stime)))
+}
+
+/// Writes what a test took and what it used of the processor, in seconds, to the file that `MILLPOND_TEST_TIMES` names.
+fn note_time(name: &str, took: Duration, used: Duration) {
+    let Some(path) = std::env::var_os("MILLPOND_TEST_TIMES") else { return };
+    let mut file = File::options().create(true).append(true).open(path).unwrap();
+    writeln!(file, "{:7.2} {:7.2}  {name}", took.as_secs_f64(), used.as_secs_f64()).unwrap();
 }
 
 /// The process ends when this program is ended, which a terminal's interrupt does not do for a group of its own.

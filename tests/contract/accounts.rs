@@ -311,7 +311,7 @@ fn requests_beside_many_ends_of_the_library_are_no_successes_without_memory() {
     apart(|| {
         let (stop, wrong, served) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
         let all = Arc::new((stop, wrong, served));
-        let ends = Instant::now() + Duration::from_secs(4);
+        let ends = Instant::now() + lasting(Duration::from_secs(4));
         let workers: Vec<_> = (0..6)
             .map(|n| {
                 let all = all.clone();

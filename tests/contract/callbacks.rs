@@ -25,8 +25,15 @@ struct World {
     blocks: [usize; 3],
 }
 
+/// Calls in which a thread may wait for one stream, or for all.
+const STREAM_WAITS: [&str; 3] = ["event_synchronize", "synchronize", "stream_synchronize"];
+
 fn world(mapping: bool) -> World {
-    let (d, control) = held::host(CAPACITY, mapping);
+    world_of(CAPACITY, mapping)
+}
+
+fn world_of(capacity: usize, mapping: bool) -> World {
+    let (d, control) = held::host(capacity, mapping);
     let (s, other) = (d.stream(), d.stream());
     let default = d.default_pool();
     let blocks = [d.alloc(MIB), default.alloc(MIB, s), default.alloc(MIB, s)].map(Result::unwrap);
@@ -169,7 +176,7 @@ fn a_callback_beside_a_request_that_waits_for_its_stream() {
             pool.free(big, a)?;
             pool.alloc(56 * MIB, a).map(|p| pool.free(p, a).unwrap())
         };
-        beside(&w, &["event_synchronize", "synchronize", "stream_synchronize"], true, call);
+        beside(&w, &STREAM_WAITS, true, call);
     });
 }
 
@@ -183,7 +190,7 @@ fn a_callback_beside_a_request_that_takes_its_streams_memory() {
         let big = pool.alloc(48 * MIB, s).unwrap();
         pool.free(big, s).unwrap();
         let call = move || d.alloc(40 * MIB).map(|p| free(p).unwrap());
-        beside(&w, &["event_synchronize", "synchronize", "stream_synchronize"], true, call);
+        beside(&w, &STREAM_WAITS, true, call);
     });
 }
 
@@ -207,12 +214,7 @@ fn a_callback_beside_the_collector() {
 #[test]
 fn a_callback_beside_a_request_that_gives_segments_back() {
     apart(|| {
-        let (d, control) = held::host(256 * MIB, false);
-        let (s, other) = (d.stream(), d.stream());
-        let default = d.default_pool();
-        let blocks = [d.alloc(MIB), default.alloc(MIB, s), default.alloc(MIB, s)].map(Result::unwrap);
-        record_stream(blocks[2], other).unwrap();
-        let w = World { d, control, s, other, pool: d.pool(0), blocks };
+        let w = world_of(256 * MIB, false);
         let pool = w.pool;
         let idle: Vec<usize> = (0..3).map(|_| pool.alloc(60 * MIB, NULL).unwrap()).collect();
         idle.into_iter().for_each(|p| pool.free(p, NULL).unwrap());
@@ -224,13 +226,8 @@ fn a_callback_beside_a_request_that_gives_segments_back() {
 #[test]
 fn a_callback_beside_the_free_of_a_whole_segment() {
     apart(|| {
-        let (d, control) = held::host(256 * MIB, false);
-        let (s, other) = (d.stream(), d.stream());
-        let default = d.default_pool();
-        let blocks = [d.alloc(MIB), default.alloc(MIB, s), default.alloc(MIB, s)].map(Result::unwrap);
-        record_stream(blocks[2], other).unwrap();
-        let w = World { d, control, s, other, pool: d.pool(0), blocks };
-        let big = d.alloc(100 * MIB).unwrap();
+        let w = world_of(256 * MIB, false);
+        let big = w.d.alloc(100 * MIB).unwrap();
         beside(&w, &["synchronize"], false, move || free(big));
     });
 }
@@ -244,8 +241,7 @@ fn a_callback_beside_a_restore() {
         let kept = pool.checkpoint();
         let p = pool.alloc(2 * MIB, a).unwrap();
         record_stream(p, s).unwrap();
-        let waits = ["event_synchronize", "synchronize", "stream_synchronize"];
-        beside(&w, &waits, false, move || pool.restore(kept).map(drop));
+        beside(&w, &STREAM_WAITS, false, move || pool.restore(kept).map(drop));
     });
 }
 
@@ -263,9 +259,8 @@ fn a_callback_beside_a_restore_that_moves_memory() {
         let q = pool.alloc(2 * MIB, s).unwrap();
         assert!(overlap((p, 2 * MIB), (q, 2 * MIB)), "the test is about one granule");
         pool.free(q, s).unwrap();
-        let waits = ["event_synchronize", "synchronize", "stream_synchronize"];
         // The restore may be refused, since the callback uses the pool; it must not hang.
-        beside(&w, &waits, false, move || {
+        beside(&w, &STREAM_WAITS, false, move || {
             let _ = pool.restore(kept);
             Ok(())
         });
@@ -280,8 +275,7 @@ fn a_callback_beside_the_end_of_its_stream() {
         let (d, s, a) = (w.d, w.s, w.d.stream());
         let p = d.default_pool().alloc(MIB, a).unwrap();
         record_stream(p, s).unwrap();
-        let waits = ["event_synchronize", "synchronize", "stream_synchronize"];
-        beside(&w, &waits, false, move || d.end_stream(s));
+        beside(&w, &STREAM_WAITS, false, move || d.end_stream(s));
     });
 }
 

@@ -242,34 +242,8 @@ impl Streams for CountedDevice {
     fn exists(&self, _: StreamId) -> bool {
         true
     }
-    fn query(&self, _: StreamId) -> Result<bool> {
-        Ok(true)
-    }
-    fn synchronize(&self, _: StreamId) -> Result<()> {
-        Ok(())
-    }
-    fn wait_event(&self, _: StreamId, _: EventId) -> Result<()> {
-        Ok(())
-    }
-    fn callback(&self, _: StreamId, callback: StreamCallback) -> Result<()> {
-        callback(Ok(()));
-        Ok(())
-    }
-    fn event_create(&self) -> Result<EventId> {
-        Streams::create(self)
-    }
-    fn event_destroy(&self, _: EventId) -> Result<()> {
-        Ok(())
-    }
-    fn event_record(&self, _: StreamId, _: EventId) -> Result<()> {
-        Ok(())
-    }
-    fn event_query(&self, _: EventId) -> Result<bool> {
-        Ok(true)
-    }
-    fn event_synchronize(&self, _: EventId) -> Result<()> {
-        Ok(())
-    }
+
+    done_at_once!();
 }
 
 impl Mapping for CountedDevice {

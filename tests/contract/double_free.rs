@@ -110,7 +110,7 @@ fn race(bytes: usize, first: Free, second: Free, allocates_elsewhere: bool) {
     };
     (0..64).for_each(|_| take(&mut live, &mut known));
 
-    let until = Instant::now() + Duration::from_secs(5);
+    let until = Instant::now() + lasting(Duration::from_secs(5));
     let mut round = 0u64;
     while Instant::now() < until {
         for _ in 0..256 {

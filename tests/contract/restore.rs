@@ -236,6 +236,19 @@ fn a_restore_of_a_kept_pool_knows_of_a_block_that_is_just_asked_about() {
     });
 }
 
+/// The block of a pool that has ended goes back, or the pool still has it; the next pool has none of it.
+fn none_is_lost(w: &World) {
+    let d = w.d;
+    d.synchronize().unwrap();
+    assert_eq!(d.stats().active_bytes.current, 0);
+    let next = d.pool(2 * MIB);
+    assert!(next.alloc(BYTES, w.a).is_err(), "more than the limit of 2 MiB");
+    next.destroy().unwrap();
+    d.empty_cache().unwrap();
+    assert_eq!(d.stats().reserved_bytes.current, 0);
+    assert_eq!(d.room_for(2 * MIB), CAPACITY / (2 * MIB), "memory is lost");
+}
+
 /// A pool that was let go of ends when its last block is freed, and a thread is just freeing that one: it stands where
 /// it marks the stream that has used the block. Whoever ends the pool meanwhile must know of the block.
 #[test]
@@ -252,15 +265,7 @@ fn the_end_of_a_released_pool_knows_of_the_block_that_is_just_freed() {
         beside(&marking, move || d.empty_cache()).unwrap();
         marking.let_go();
         other.join().unwrap();
-        d.synchronize().unwrap();
-        assert_eq!(d.stats().active_bytes.current, 0);
-        // It goes back, or the pool still has it; the next pool has none of it.
-        let next = d.pool(2 * MIB);
-        assert!(next.alloc(BYTES, w.a).is_err(), "more than the limit of 2 MiB");
-        next.destroy().unwrap();
-        d.empty_cache().unwrap();
-        assert_eq!(d.stats().reserved_bytes.current, 0);
-        assert_eq!(d.room_for(2 * MIB), CAPACITY / (2 * MIB), "memory is lost");
+        none_is_lost(&w);
     });
 }
 
@@ -281,14 +286,6 @@ fn the_end_of_a_released_pool_knows_of_the_block_that_is_just_marked() {
         marking.let_go();
         other.join().unwrap();
         capture.release().unwrap();
-        d.synchronize().unwrap();
-        assert_eq!(d.stats().active_bytes.current, 0);
-        // It goes back, or the pool still has it; the next pool has none of it.
-        let next = d.pool(2 * MIB);
-        assert!(next.alloc(BYTES, w.a).is_err(), "more than the limit of 2 MiB");
-        next.destroy().unwrap();
-        d.empty_cache().unwrap();
-        assert_eq!(d.stats().reserved_bytes.current, 0);
-        assert_eq!(d.room_for(2 * MIB), CAPACITY / (2 * MIB), "memory is lost");
+        none_is_lost(&w);
     });
 }

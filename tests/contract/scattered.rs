@@ -27,7 +27,7 @@ fn scattered_blocks_of_a_stream_can_be_had_again_and_again() {
         d.empty_cache().unwrap();
         let kept = every_other(pool, s);
         let mut blocks = Vec::new();
-        for round in 0..240_000 {
+        for round in 0..rounds(240_000) {
             let granules = 2 + round % 2;
             for _ in 0..16 / granules {
                 match pool.alloc(granules * G, s) {
@@ -48,7 +48,7 @@ fn scattered_blocks_of_pools_that_end_asleep_can_be_had_again_and_again() {
     apart_for(240, || {
         let d = Counted::mapped(CAPACITY).open();
         d.alloc(512).map(free).unwrap().unwrap();
-        for round in 0..200_000 {
+        for round in 0..rounds(200_000) {
             let (pool, s) = (d.pool(0), NULL);
             let all: Vec<usize> = (0..31).map(|_| pool.alloc(G, s).unwrap()).collect();
             all.iter().step_by(2).for_each(|&p| pool.free(p, s).unwrap());

@@ -12,23 +12,33 @@ use std::ptr::null_mut;
 
 const BYTES: usize = 3 * MIB;
 
-/// A block without a stream, filled by a stream that ends before it gets there.
-fn late_writer(d: Device) {
-    let a = d.stream();
-    let p = d.alloc(BYTES).unwrap();
-    let gate = d.gate(a);
-    d.fill(a, p, 0xAA, BYTES);
+/// Work of a stream that will write `bytes` bytes at `p`, soon.
+fn late_fill(d: Device, stream: Stream, p: usize, bytes: usize) -> Gate {
+    let gate = d.gate(stream);
+    d.fill(stream, p, 0xAA, bytes);
     gate.open_after(LATE);
-    d.end_stream(a).unwrap();
-    free(p).unwrap();
+    gate
+}
 
-    // To be had at once by the host and by every stream.
+/// The next block without a stream, which the host and every stream may use at once: no late work writes into it.
+#[track_caller]
+fn next_block_is_untouched(d: Device, gate: &Gate) {
     let q = d.alloc(BYTES).unwrap();
     poke(q, 0x11, BYTES);
     gate.open();
     d.synchronize().unwrap();
-    assert_eq!(filled(q, BYTES), Some(0x11), "work of the ended stream wrote into the next block");
+    assert_eq!(filled(q, BYTES), Some(0x11), "late work wrote into the next block");
     free(q).unwrap();
+}
+
+/// A block without a stream, filled by a stream that ends before it gets there.
+fn late_writer(d: Device) {
+    let a = d.stream();
+    let p = d.alloc(BYTES).unwrap();
+    let gate = late_fill(d, a, p, BYTES);
+    d.end_stream(a).unwrap();
+    free(p).unwrap();
+    next_block_is_untouched(d, &gate);
 }
 
 /// Everything comes back once the work is over.
@@ -135,16 +145,10 @@ fn a_block_that_another_thread_frees_waits_for_the_ended_stream() {
     apart(|| {
         let d = host(64 * MIB, true);
         let (a, p) = (d.stream(), d.alloc(BYTES).unwrap());
-        let gate = d.gate(a);
-        d.fill(a, p, 0xAA, BYTES);
-        gate.open_after(LATE);
+        let gate = late_fill(d, a, p, BYTES);
         std::thread::spawn(move || d.end_stream(a).unwrap()).join().unwrap();
         std::thread::spawn(move || free_sized(p, BYTES).unwrap()).join().unwrap();
-        let q = d.alloc(BYTES).unwrap();
-        poke(q, 0x11, BYTES);
-        gate.open();
-        d.synchronize().unwrap();
-        assert_eq!(filled(q, BYTES), Some(0x11), "work of the ended stream wrote into the next block");
+        next_block_is_untouched(d, &gate);
     });
 }
 
@@ -156,9 +160,7 @@ fn what_an_ended_stream_still_uses_is_not_taken_by_another_stream() {
         let d = host(8 * MIB, true);
         let (a, b, pool) = (d.stream(), d.stream(), d.default_pool());
         let p = d.alloc(8 * MIB).unwrap();
-        let gate = d.gate(a);
-        d.fill(a, p, 0xAA, 8 * MIB);
-        gate.open_after(LATE);
+        let gate = late_fill(d, a, p, 8 * MIB);
         d.end_stream(a).unwrap();
         free(p).unwrap();
         let q = pool.alloc(2 * MIB, b).unwrap();
@@ -182,15 +184,9 @@ fn a_stream_whose_end_was_refused_is_still_waited_for() {
         assert_eq!(code(d.end_stream(a)), millpond::capi::MILLPOND_E_DEVICE);
 
         let p = d.alloc(BYTES).unwrap();
-        let gate = d.gate(a); // it lives
-        d.fill(a, p, 0xAA, BYTES);
-        gate.open_after(LATE);
+        let gate = late_fill(d, a, p, BYTES); // it lives
         free(p).unwrap();
-        let q = d.alloc(BYTES).unwrap();
-        poke(q, 0x11, BYTES);
-        gate.open();
-        d.synchronize().unwrap();
-        assert_eq!(filled(q, BYTES), Some(0x11), "work of a live stream wrote into the next block");
+        next_block_is_untouched(d, &gate);
         d.end_stream(a).unwrap();
     });
 }
@@ -205,9 +201,7 @@ fn a_stream_whose_end_was_refused_keeps_its_order() {
         control.fail("stream_destroy", 1, millpond::Code::Device);
         assert_eq!(code(d.end_stream(a)), millpond::capi::MILLPOND_E_DEVICE);
 
-        let gate = d.gate(a);
-        d.fill(a, p, 0xAA, BYTES);
-        gate.open_after(LATE);
+        let gate = late_fill(d, a, p, BYTES);
         pool.free(p, a).unwrap(); // it lives: it can be named
         let c = d.stream();
         let q = pool.alloc(BYTES, c).unwrap();

@@ -7,6 +7,10 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every block is one call of the fake's C functions")]
 
+#[macro_use]
+#[path = "../../fakecuda/tests/common/controls.rs"]
+mod controls;
+
 use libloading::Library;
 use millpond::runtime::{self, CudaOptions, DeviceState};
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -90,11 +94,7 @@ impl Fake {
         runtime::configure_cuda(options).unwrap();
     }
 
-    pub fn set(&self, name: &str, value: &str) -> c_int {
-        let (name, value) = (CString::new(name).unwrap(), CString::new(value).unwrap());
-        let f: extern "C" fn(*const c_char, *const c_char) -> c_int = control("fakecuda_set");
-        f(name.as_ptr(), value.as_ptr())
-    }
+    controls!();
 
     /// The `nth` call of `name` from now on fails; with `every`, all after it too.
     pub fn fail(&self, name: &str, nth: u64, code: u32, every: bool) {
@@ -107,79 +107,12 @@ impl Fake {
         control::<extern "C" fn()>("fakecuda_fail_clear")();
     }
 
-    pub fn sticky(&self, code: u32) {
-        control::<extern "C" fn(u32)>("fakecuda_sticky")(code);
-    }
-
-    pub fn calls(&self, name: &str) -> u64 {
-        let name = CString::new(name).unwrap();
-        control::<extern "C" fn(*const c_char) -> u64>("fakecuda_calls")(name.as_ptr())
-    }
-
     pub fn all_calls(&self) -> u64 {
         control::<extern "C" fn(*const c_char) -> u64>("fakecuda_calls")(std::ptr::null())
     }
 
     pub fn calls_reset(&self) {
         control::<extern "C" fn()>("fakecuda_calls_reset")();
-    }
-
-    /// Nothing that is queued runs while this is on.
-    pub fn hold(&self, on: bool) {
-        control::<extern "C" fn(c_int)>("fakecuda_hold")(on.into());
-    }
-
-    /// Memory that goes to somebody beside us: the driver's status.
-    pub fn take(&self, device: c_int, bytes: u64) -> u32 {
-        control::<extern "C" fn(c_int, u64) -> u32>("fakecuda_take")(device, bytes)
-    }
-
-    pub fn give(&self, device: c_int, bytes: u64) {
-        control::<extern "C" fn(c_int, u64)>("fakecuda_give")(device, bytes);
-    }
-
-    /// [ns] modelled so far.
-    pub fn modelled(&self) -> u64 {
-        control::<extern "C" fn(*const c_char) -> u64>("fakecuda_modelled_ns")(std::ptr::null())
-    }
-
-    pub fn used(&self, device: c_int) -> u64 {
-        control::<extern "C" fn(c_int) -> u64>("fakecuda_used")(device)
-    }
-
-    fn text(&self, name: &str) -> String {
-        let mut buffer = vec![0_u8; 1 << 20];
-        control::<extern "C" fn(*mut c_char, usize) -> usize>(name)(buffer.as_mut_ptr().cast(), buffer.len());
-        let end = buffer.iter().position(|byte| *byte == 0).unwrap();
-        String::from_utf8(buffer[..end].to_vec()).unwrap()
-    }
-
-    /// What the driver has that was not given back.
-    pub fn leaks(&self) -> String {
-        self.text("fakecuda_leaks")
-    }
-
-    pub fn log(&self) -> String {
-        self.text("fakecuda_log")
-    }
-
-    /// As a kernel of the device would read.
-    pub fn read(&self, device: c_int, from: u64, size: usize) -> Result<Vec<u8>, u32> {
-        let mut bytes = vec![0_u8; size];
-        let f: extern "C" fn(c_int, u64, *mut c_void, usize) -> u32 = control("fakecuda_read");
-        match f(device, from, bytes.as_mut_ptr().cast(), size) {
-            0 => Ok(bytes),
-            code => Err(code),
-        }
-    }
-
-    /// As a kernel of the device would write.
-    pub fn write(&self, device: c_int, to: u64, bytes: &[u8]) -> Result<(), u32> {
-        let f: extern "C" fn(c_int, u64, *const c_void, usize) -> u32 = control("fakecuda_write");
-        match f(device, to, bytes.as_ptr().cast(), bytes.len()) {
-            0 => Ok(()),
-            code => Err(code),
-        }
     }
 
     /// One of the driver's own functions, for what a framework beside the library does.

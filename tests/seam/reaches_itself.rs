@@ -1,4 +1,5 @@
-//! The facet `Peers` of a device for tests that reaches no other than itself.
+//! Parts that devices for tests share: the facet `Peers` of a device that reaches no other than itself, and the streams of
+//! one whose work is done at once.
 
 /// For a device whose own copies serve for both ends. As in some interfaces, only the source's streams make them.
 macro_rules! reaches_itself {
@@ -32,6 +33,41 @@ macro_rules! reaches_itself {
             fn invite(&self, _: &dyn Device) -> Result<()> {
                 Ok(())
             }
+        }
+    };
+}
+
+/// Methods of an `impl Streams` whose work is done as soon as it is queued.
+#[allow(unused_macros, reason = "not every program has such a device")]
+macro_rules! done_at_once {
+    () => {
+        fn query(&self, _: StreamId) -> Result<bool> {
+            Ok(true)
+        }
+        fn synchronize(&self, _: StreamId) -> Result<()> {
+            Ok(())
+        }
+        fn wait_event(&self, _: StreamId, _: EventId) -> Result<()> {
+            Ok(())
+        }
+        fn callback(&self, _: StreamId, callback: StreamCallback) -> Result<()> {
+            callback(Ok(()));
+            Ok(())
+        }
+        fn event_create(&self) -> Result<EventId> {
+            Streams::create(self)
+        }
+        fn event_destroy(&self, _: EventId) -> Result<()> {
+            Ok(())
+        }
+        fn event_record(&self, _: StreamId, _: EventId) -> Result<()> {
+            Ok(())
+        }
+        fn event_query(&self, _: EventId) -> Result<bool> {
+            Ok(true)
+        }
+        fn event_synchronize(&self, _: EventId) -> Result<()> {
+            Ok(())
         }
     };
 }

@@ -1,6 +1,6 @@
 //! Checks of our own files: the C header and the shared library's symbols match the sources, the rooms of `src` only look
-//! down, the lists of mutants fit the sources, and the links of the documentation lead somewhere. Needs a C and a C++
-//! compiler.
+//! down, the tables of locks are complete, the lists of mutants fit the sources, and the links of the documentation lead
+//! somewhere. Needs a C and a C++ compiler.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,8 +17,10 @@ mod abi;
 mod arrows;
 mod header;
 mod links;
+mod locks;
 mod mutants;
 mod names;
+mod packages;
 mod rooms;
 #[cfg(feature = "capi")]
 mod symbols;

@@ -209,34 +209,8 @@ impl Streams for TestDevice {
     fn exists(&self, stream: StreamId) -> bool {
         self.streams.lock().unwrap().contains(&stream)
     }
-    fn query(&self, _: StreamId) -> Result<bool> {
-        Ok(true)
-    }
-    fn synchronize(&self, _: StreamId) -> Result<()> {
-        Ok(())
-    }
-    fn wait_event(&self, _: StreamId, _: EventId) -> Result<()> {
-        Ok(())
-    }
-    fn callback(&self, _: StreamId, callback: StreamCallback) -> Result<()> {
-        callback(Ok(()));
-        Ok(())
-    }
-    fn event_create(&self) -> Result<EventId> {
-        self.create()
-    }
-    fn event_destroy(&self, _: EventId) -> Result<()> {
-        Ok(())
-    }
-    fn event_record(&self, _: StreamId, _: EventId) -> Result<()> {
-        Ok(())
-    }
-    fn event_query(&self, _: EventId) -> Result<bool> {
-        Ok(true)
-    }
-    fn event_synchronize(&self, _: EventId) -> Result<()> {
-        Ok(())
-    }
+
+    done_at_once!();
 }
 
 impl Unified for TestDevice {

@@ -5,6 +5,9 @@
 
 #![allow(dead_code, clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 
+#[macro_use]
+mod controls;
+
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard};
 
@@ -55,13 +58,7 @@ impl Fake {
         context
     }
 
-    pub fn set(&self, name: &str, value: &str) -> c_int {
-        let (name, value) = (CString::new(name).unwrap(), CString::new(value).unwrap());
-        control::<extern "C" fn(*const c_char, *const c_char) -> c_int>("fakecuda_set")(
-            name.as_ptr(),
-            value.as_ptr(),
-        )
-    }
+    controls!();
 
     pub fn fail(&self, name: &str, nth: u64, code: u32, every: bool) -> c_int {
         let name = CString::new(name).unwrap();
@@ -74,36 +71,9 @@ impl Fake {
     }
 
     /// [ns] modelled, of one function.
-    pub fn modelled(&self, name: &str) -> u64 {
+    pub fn modelled_in(&self, name: &str) -> u64 {
         let name = CString::new(name).unwrap();
         control::<extern "C" fn(*const c_char) -> u64>("fakecuda_modelled_ns")(name.as_ptr())
-    }
-
-    /// [ns] modelled, of all functions.
-    pub fn modelled_in_all(&self) -> u64 {
-        control::<extern "C" fn(*const c_char) -> u64>("fakecuda_modelled_ns")(std::ptr::null())
-    }
-
-    /// Memory that goes to somebody beside us: the driver's status.
-    pub fn take(&self, device: c_int, bytes: u64) -> u32 {
-        control::<extern "C" fn(c_int, u64) -> u32>("fakecuda_take")(device, bytes)
-    }
-
-    pub fn give(&self, device: c_int, bytes: u64) {
-        control::<extern "C" fn(c_int, u64)>("fakecuda_give")(device, bytes);
-    }
-
-    pub fn calls(&self, name: &str) -> u64 {
-        let name = CString::new(name).unwrap();
-        control::<extern "C" fn(*const c_char) -> u64>("fakecuda_calls")(name.as_ptr())
-    }
-
-    pub fn sticky(&self, code: u32) {
-        control::<extern "C" fn(u32)>("fakecuda_sticky")(code);
-    }
-
-    pub fn hold(&self, on: bool) {
-        control::<extern "C" fn(c_int)>("fakecuda_hold")(on.into());
     }
 
     /// How often memory was used at two addresses where only one is allowed.
@@ -153,47 +123,9 @@ impl Fake {
         control::<extern "C" fn(u64, u64) -> u32>("fakecuda_kernel_end")(id(stream), number)
     }
 
-    pub fn used(&self, device: c_int) -> u64 {
-        control::<extern "C" fn(c_int) -> u64>("fakecuda_used")(device)
-    }
-
     pub fn symbol_missing(&self, name: &str) -> bool {
         let name = CString::new(name).unwrap();
         control::<extern "C" fn(*const c_char) -> c_int>("fakecuda_symbol_missing")(name.as_ptr()) != 0
-    }
-
-    fn text(&self, name: &str) -> String {
-        let mut buffer = vec![0_u8; 1 << 16];
-        control::<extern "C" fn(*mut c_char, usize) -> usize>(name)(buffer.as_mut_ptr().cast(), buffer.len());
-        let end = buffer.iter().position(|byte| *byte == 0).unwrap();
-        String::from_utf8(buffer[..end].to_vec()).unwrap()
-    }
-
-    pub fn leaks(&self) -> String {
-        self.text("fakecuda_leaks")
-    }
-
-    pub fn log(&self) -> String {
-        self.text("fakecuda_log")
-    }
-
-    /// Reads memory as a kernel on the device would.
-    pub fn read(&self, device: c_int, from: CUdeviceptr, size: usize) -> Result<Vec<u8>, u32> {
-        let mut bytes = vec![0_u8; size];
-        let read: extern "C" fn(c_int, u64, *mut c_void, usize) -> u32 = control("fakecuda_read");
-        match read(device, from, bytes.as_mut_ptr().cast(), size) {
-            0 => Ok(bytes),
-            code => Err(code),
-        }
-    }
-
-    /// Writes memory as a kernel on the device would.
-    pub fn write(&self, device: c_int, to: CUdeviceptr, bytes: &[u8]) -> Result<(), u32> {
-        let write: extern "C" fn(c_int, u64, *const c_void, usize) -> u32 = control("fakecuda_write");
-        match write(device, to, bytes.as_ptr().cast(), bytes.len()) {
-            0 => Ok(()),
-            code => Err(code),
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 // Histories as objects: History and Recording begin with their constructors and end with their
 // destructors, or with their device if that ends first; annotate() notes something in every
-// history. docs/seeing.md describes what they hold. A destructor cannot say that a file is not
+// history. docs/history.md describes what they hold. A destructor cannot say that a file is not
 // whole: call stop() where that matters.
 #ifndef MILLPOND_CPP_HISTORY_HPP
 #define MILLPOND_CPP_HISTORY_HPP

@@ -1,71 +1,58 @@
-//! The order of the library's locks and, in debug builds, the check of it.
+//! The order in which locks are taken and, in debug builds, the check of it.
 //!
-//! Each lock has a *level*. The levels are listed here from the outermost lock to the innermost; a thread may take a
-//! lock only if all locks that it holds have lower levels. Two locks of one level are never held together, except
-//! heaps, which are taken in ascending order of their numbers. While a device, a plugin or a callback is called, the
-//! thread holds no lock at all, or only [`SEGMENTS_TURN`], which keeps such calls in order. `docs/architecture.md` has
-//! the same list for readers.
+//! Each lock has a *level*, which is part of its type. A thread may take a lock only if all locks that it holds have
+//! lower levels. Two locks of one level are never held together, unless the level says so: then they are taken in
+//! ascending order of their numbers. While a device or a callback is called, a thread holds no lock, unless the lock's level
+//! says so.
+//!
+//! A program lists its levels with [`levels!`](crate::levels); here is only [`Leaf`], the innermost one.
 
-macro_rules! levels {
-    ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
-        #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
-        enum Number { $($name),+ }
-        $($(#[doc = $doc])+ pub const $name: u8 = Number::$name as u8;)+
-        /// The names of the levels, outermost first.
-        pub const NAMES: &[&str] = &[$(stringify!($name)),+];
-    };
+use std::fmt::Debug;
+
+/// A level of locks: a type without values of its own.
+pub trait Level: Debug + Default + 'static {
+    /// Greater the further inside.
+    const NUMBER: u8;
+    /// The name that the check prints.
+    const NAME: &'static str;
+    /// Whether a thread may hold several locks of this level.
+    const SEVERAL: bool = false;
+    /// Whether a thread may hold such a lock while it calls a device, which calls nobody back.
+    const OVER_DEVICE: bool = false;
+    /// Whether a thread may hold such a lock while it calls a callback, which may call this library.
+    const OVER_CALLBACKS: bool = false;
 }
 
-levels! {
-    /// The turn to call segment callbacks (`runtime/backing/segments.rs`). Held while they run, so that they are called
-    /// in order.
-    SEGMENTS_TURN,
-    /// The device types that are registered.
-    REGISTRY,
-    /// The options of one device, and its limit.
-    SETTINGS,
-    /// The pools named by allocation scopes.
-    SCOPES,
-    /// Memory that is taken from a device, and memory in transit (`core/state/growth.rs`).
-    GROWTH,
-    /// The heaps of one pool, by stream.
-    POOL_STREAMS,
-    /// What the memory of one pool's released captures waits for.
-    POOL_RELEASED,
-    /// Live captures.
-    CAPTURES,
-    /// Checkpoints: the recorded layouts of pools.
-    CHECKPOINTS,
-    /// Which memory of the pools sleeps.
-    SLEEPING,
-    /// Sums and peaks of the device and its pools.
-    LEDGER,
-    /// One heap. Several are taken in ascending order of their numbers.
-    HEAP,
-    /// Which heaps contain freed blocks that wait.
-    WAITING,
-    /// The addresses of scattered blocks.
-    ALIASES,
-    /// Free slots in the tables of one tier.
-    TABLE_SLOTS,
-    /// Block ids that no heap holds.
-    SPARE_IDS,
-    /// Streams that have been used, and the fences that ended streams left behind.
-    STREAMS,
-    /// Which streams are being captured, and on which ones fences are being recorded.
-    RECORDING,
-    /// The fence that one ended stream left behind.
-    STREAM_END,
-    /// The driver that the type `cuda` has loaded.
-    CUDA_TYPE,
-    /// The streams of the host device.
-    HOST_STREAMS,
-    /// Whose turn it is to change who watches a device's memory (`runtime/watch/observe.rs`).
-    OBSERVERS,
-    /// Pools that were looked up recently (`runtime/memory/handle_cache.rs`).
-    HANDLE_CACHE,
-    /// Every other lock: no lock is taken while one of these is held.
-    LEAF,
+/// The innermost level: no lock is taken while one of these is held.
+#[derive(Debug, Default)]
+pub struct Leaf;
+
+impl Level for Leaf {
+    const NUMBER: u8 = u8::MAX;
+    const NAME: &'static str = "Leaf";
+}
+
+/// Declares levels as types, outermost first, and `ALL`: their names and what their comments say. In brackets after the
+/// name stands what is true for the level besides (`SEVERAL`, `OVER_DEVICE`, `OVER_CALLBACKS`).
+#[macro_export]
+#[doc(hidden)]
+macro_rules! levels {
+    ($($(#[doc = $doc:literal])+ $name:ident $([$($flag:ident),+])?),+ $(,)?) => {
+        enum Number { $($name),+ }
+        $(
+            $(#[doc = $doc])+
+            #[derive(Debug, Default)]
+            pub struct $name;
+
+            impl $crate::base::sync::levels::Level for $name {
+                const NUMBER: u8 = Number::$name as u8;
+                const NAME: &'static str = stringify!($name);
+                $($(const $flag: bool = true;)+)?
+            }
+        )+
+        /// The levels, outermost first: each with its name and what its locks guard.
+        pub const ALL: &[(&str, &str)] = &[$((stringify!($name), concat!($($doc),+))),+];
+    };
 }
 
 /// Records that the calling thread holds a lock, until dropped. Costs nothing in a release build.
@@ -77,53 +64,69 @@ pub(crate) struct HeldLock {
 
 #[cfg(all(debug_assertions, not(loom)))]
 mod check {
-    use super::{HEAP, NAMES};
+    use super::{Called, Level};
     use std::cell::RefCell;
     use std::panic::Location;
 
-    thread_local! {
-        /// The locks that this thread holds: the level, the number within the level, and where each was taken.
-        static HELD: RefCell<Vec<(u8, u32, &'static Location<'static>)>> = const { RefCell::new(Vec::new()) };
+    #[derive(Clone, Copy)]
+    struct Held {
+        /// The number of the level, and the lock's own within it.
+        what: (u8, u32),
+        level: &'static str,
+        over: [bool; 2],
+        taken_at: &'static Location<'static>,
     }
 
-    fn name(level: u8) -> &'static str {
-        NAMES.get(usize::from(level)).copied().unwrap_or("?")
+    thread_local! {
+        /// The locks that this thread holds.
+        static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) };
     }
 
     #[track_caller]
     #[allow(clippy::panic, reason = "debug builds only")]
-    pub(super) fn take((level, number): (u8, u32)) {
+    pub(super) fn take<L: Level>(number: u32) {
         let here = Location::caller();
         let wrong =
-            |held: (u8, u32)| held.0 > level || held.0 == level && (level != HEAP || held.1 >= number);
+            |h: &Held| h.what.0 > L::NUMBER || h.what.0 == L::NUMBER && (!L::SEVERAL || h.what.1 >= number);
         // A thread that is ending has no list any more.
         let _ = HELD.try_with(|all| {
-            let worst = all.borrow().iter().copied().filter(|h| wrong((h.0, h.1))).max_by_key(|h| (h.0, h.1));
-            if let Some((above, n, there)) = worst {
+            let worst = all.borrow().iter().copied().filter(wrong).max_by_key(|h| h.what);
+            if let Some(Held { what, level, taken_at, .. }) = worst {
                 panic!(
-                    "{here}: {} {number} is locked while {} {n} is held since {there}",
-                    name(level),
-                    name(above)
+                    "{here}: {} {number} is locked while {level} {} is held since {taken_at}",
+                    L::NAME,
+                    what.1
                 );
             }
-            all.borrow_mut().push((level, number, here));
+            let what = (L::NUMBER, number);
+            all.borrow_mut().push(Held {
+                what,
+                level: L::NAME,
+                over: [L::OVER_DEVICE, L::OVER_CALLBACKS],
+                taken_at: here,
+            });
         });
     }
 
     pub(super) fn leave(what: (u8, u32)) {
         let _ = HELD.try_with(|held| {
             let mut held = held.borrow_mut();
-            if let Some(at) = held.iter().rposition(|h| (h.0, h.1) == what) {
+            if let Some(at) = held.iter().rposition(|h| h.what == what) {
                 held.remove(at);
             }
         });
     }
 
+    #[track_caller]
     #[allow(clippy::panic, reason = "debug builds only")]
-    pub(super) fn none_above(level: u8, doing: &str) {
+    pub(super) fn unlocked(called: Called) {
+        let here = Location::caller();
         let _ = HELD.try_with(|held| {
-            if let Some((above, n, there)) = held.borrow().iter().copied().find(|h| h.0 > level) {
-                panic!("{doing} while {} {n} is held since {there}", name(above));
+            if let Some(h) = held.borrow().iter().copied().find(|h| !h.over[called as usize]) {
+                panic!(
+                    "{here}: a {called:?} is called while {} {} is held since {}",
+                    h.level, h.what.1, h.taken_at
+                );
             }
         });
     }
@@ -133,15 +136,15 @@ impl HeldLock {
     /// Records that the calling thread is about to take lock `number` of a level.
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn new(level: u8, number: u32) -> HeldLock {
+    pub(crate) fn new<L: Level>(number: u32) -> HeldLock {
         #[cfg(all(debug_assertions, not(loom)))]
         {
-            check::take((level, number));
-            HeldLock { what: (level, number) }
+            check::take::<L>(number);
+            HeldLock { what: (L::NUMBER, number) }
         }
         #[cfg(not(all(debug_assertions, not(loom))))]
         {
-            let _ = (level, number);
+            let _ = number;
             HeldLock {}
         }
     }
@@ -154,45 +157,70 @@ impl Drop for HeldLock {
     }
 }
 
-/// In a debug build, checks that the calling thread holds no lock other than `SEGMENTS_TURN`.
+/// Whose code is called.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Called {
+    /// A driver, a plugin or another implementation of a device, which calls nobody back.
+    Device,
+    /// A function of the program, which may call this library.
+    Callback,
+}
+
+/// In a debug build, checks that the calling thread holds no lock but those that may be held while such code is called.
 #[inline(always)]
-pub(crate) fn check_unlocked(doing: &str) {
+#[cfg_attr(debug_assertions, track_caller)]
+pub(crate) fn check_unlocked(called: Called) {
     #[cfg(all(debug_assertions, not(loom)))]
-    check::none_above(SEGMENTS_TURN, doing);
+    check::unlocked(called);
     #[cfg(not(all(debug_assertions, not(loom))))]
-    let _ = doing;
+    let _ = called;
 }
 
 #[cfg(all(test, debug_assertions, not(loom)))]
 mod tests {
+    #![allow(unreachable_pub, reason = "the levels of a program are public")]
     use super::*;
+
+    levels! {
+        /// The turn to call.
+        Turn [OVER_CALLBACKS],
+        /// A plain lock.
+        Plain,
+        /// One of many.
+        Many [SEVERAL],
+    }
 
     #[test]
     fn what_is_locked_out_of_order_is_found() {
         let caught = |f: fn()| std::panic::catch_unwind(f).is_err();
         assert!(!caught(|| {
-            let _growth = HeldLock::new(GROWTH, 0);
-            let _heaps = (HeldLock::new(HEAP, 3), HeldLock::new(HEAP, 7));
-            let _leaf = HeldLock::new(LEAF, 0);
+            let _plain = HeldLock::new::<Plain>(0);
+            let _many = (HeldLock::new::<Many>(3), HeldLock::new::<Many>(7));
+            let _leaf = HeldLock::new::<Leaf>(0);
         }));
         assert!(caught(|| {
-            let _heap = HeldLock::new(HEAP, 3);
-            let _growth = HeldLock::new(GROWTH, 0);
+            let _one = HeldLock::new::<Many>(3);
+            let _plain = HeldLock::new::<Plain>(0);
         }));
         assert!(caught(|| {
-            let _heaps = (HeldLock::new(HEAP, 7), HeldLock::new(HEAP, 3));
+            let _many = (HeldLock::new::<Many>(7), HeldLock::new::<Many>(3));
         }));
         assert!(caught(|| {
-            let _two = (HeldLock::new(LEAF, 0), HeldLock::new(LEAF, 0));
+            let _two = (HeldLock::new::<Leaf>(0), HeldLock::new::<Leaf>(0));
         }));
         assert!(caught(|| {
-            let _heap = HeldLock::new(HEAP, 0);
-            check_unlocked("a call");
+            let _plain = HeldLock::new::<Plain>(0);
+            check_unlocked(Called::Device);
         }));
         assert!(!caught(|| {
-            let _turn = HeldLock::new(SEGMENTS_TURN, 0);
-            check_unlocked("a call");
+            let _turn = HeldLock::new::<Turn>(0);
+            check_unlocked(Called::Callback);
         }));
-        check_unlocked("what was held was given back");
+        assert!(caught(|| {
+            let _turn = HeldLock::new::<Turn>(0);
+            check_unlocked(Called::Device);
+        }));
+        check_unlocked(Called::Device); // what was held was given back
+        assert_eq!(ALL[0], ("Turn", " The turn to call."));
     }
 }

@@ -7,6 +7,7 @@ use std::ops::Deref;
 
 pub mod levels;
 mod mutex;
+mod rwlock;
 mod spin;
 pub(crate) mod waited;
 
@@ -26,9 +27,10 @@ pub use std::{
     sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
-/// Mutexes of the system in every configuration: for code that no model runs, and for statics.
+/// Locks of the system in every configuration: for code that no model runs, and for statics.
 pub(crate) mod system {
     pub(crate) use super::mutex::system::{Condvar, Mutex, MutexGuard, lock};
+    pub(crate) use super::rwlock::{ReadGuard, RwLock};
 }
 
 /// Atomics that a `static` or a constant can hold. Loom's cannot be held there; no model looks into these.
@@ -126,9 +128,10 @@ pub fn thread_token() -> u64 {
     {
         let token: u64;
         // SAFETY: on x86-64 Linux the first word behind %fs is the thread control block's own
-        // address (System V ABI, thread-local storage, variant II); reading it has no effect.
+        // address (System V ABI, thread-local storage, variant II); reading it has no effect. It is no memory of this
+        // program, and never changes while the thread lives: a call may use what an earlier load has found (`nomem`).
         unsafe {
-            std::arch::asm!("mov {}, fs:0", out(reg) token, options(nostack, preserves_flags, pure, readonly));
+            std::arch::asm!("mov {}, fs:0", out(reg) token, options(nostack, preserves_flags, pure, nomem));
         }
         token
     }

@@ -2,8 +2,9 @@
 //!
 //! They are never poisoned: each user leaves its data consistent before anything that can panic.
 
-use super::levels::{HeldLock, LEAF};
+use super::levels::{HeldLock, Leaf, Level};
 use super::waited;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
 #[cfg(not(loom))]
@@ -15,25 +16,26 @@ macro_rules! mutexes {
 
         /// A mutex with a level in the lock order.
         #[derive(Debug, Default)]
-        pub struct Mutex<T, const LEVEL: u8 = LEAF>(raw::Mutex<T>);
+        pub struct Mutex<T, L: Level = Leaf>(raw::Mutex<T>, PhantomData<L>);
 
         /// Holds a [`Mutex`] until dropped.
-        pub struct MutexGuard<'a, T, const LEVEL: u8 = LEAF> {
+        pub struct MutexGuard<'a, T, L: Level = Leaf> {
             value: raw::MutexGuard<'a, T>,
             held: HeldLock,
+            _level: PhantomData<L>,
         }
 
-        impl<T, const LEVEL: u8> Mutex<T, LEVEL> {
+        impl<T, L: Level> Mutex<T, L> {
             /// An open mutex.
             pub $($const)? fn new(value: T) -> Self {
-                Mutex(raw::Mutex::new(value))
+                Mutex(raw::Mutex::new(value), PhantomData)
             }
         }
 
         /// Locks the mutex, even if a thread has panicked while holding it.
         #[cfg_attr(debug_assertions, track_caller)]
-        pub fn lock<T, const LEVEL: u8>(m: &Mutex<T, LEVEL>) -> MutexGuard<'_, T, LEVEL> {
-            let held = HeldLock::new(LEVEL, 0);
+        pub fn lock<T, L: Level>(m: &Mutex<T, L>) -> MutexGuard<'_, T, L> {
+            let held = HeldLock::new::<L>(0);
             // No model asks how long a lock took.
             #[cfg(loom)]
             let value = m.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,17 +47,17 @@ macro_rules! mutexes {
                     waited::timed(|| m.0.lock().unwrap_or_else(PoisonError::into_inner))
                 }
             };
-            MutexGuard { value, held }
+            MutexGuard { value, held, _level: PhantomData }
         }
 
-        impl<T, const LEVEL: u8> Deref for MutexGuard<'_, T, LEVEL> {
+        impl<T, L: Level> Deref for MutexGuard<'_, T, L> {
             type Target = T;
             fn deref(&self) -> &T {
                 &self.value
             }
         }
 
-        impl<T, const LEVEL: u8> DerefMut for MutexGuard<'_, T, LEVEL> {
+        impl<T, L: Level> DerefMut for MutexGuard<'_, T, L> {
             fn deref_mut(&mut self) -> &mut T {
                 &mut self.value
             }
@@ -72,13 +74,13 @@ macro_rules! mutexes {
             }
 
             /// Waits until notified; may return spuriously.
-            pub fn wait<'a, T, const LEVEL: u8>(
+            pub fn wait<'a, T, L: Level>(
                 &self,
-                guard: MutexGuard<'a, T, LEVEL>,
-            ) -> MutexGuard<'a, T, LEVEL> {
-                let MutexGuard { value, held } = guard;
+                guard: MutexGuard<'a, T, L>,
+            ) -> MutexGuard<'a, T, L> {
+                let MutexGuard { value, held, _level } = guard;
                 let value = waited::timed(|| self.0.wait(value).unwrap_or_else(PoisonError::into_inner));
-                MutexGuard { value, held }
+                MutexGuard { value, held, _level }
             }
 
             /// Wakes one waiting thread.

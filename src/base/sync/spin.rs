@@ -3,7 +3,8 @@
 //! A waiter spins for a moment, then yields its time slice, and sleeps briefly now and then, so that the lock does not
 //! collapse when threads outnumber the cores or have different priorities.
 
-use super::levels::{HeldLock, LEAF};
+use super::levels::{HeldLock, Leaf, Level};
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 #[cfg(loom)]
@@ -39,25 +40,26 @@ impl ::spin::RelaxStrategy for Pause {
 
 /// A spin lock around a value, with a level in the lock order. Not fair, not reentrant, not poisoned by a panic.
 #[derive(Debug)]
-pub struct Lock<T, const LEVEL: u8 = LEAF>(Inner<T>);
+pub struct Lock<T, L: Level = Leaf>(Inner<T>, PhantomData<L>);
 
 /// Holds a [`Lock`] until dropped.
-pub struct LockGuard<'a, T, const LEVEL: u8 = LEAF> {
+pub struct LockGuard<'a, T, L: Level = Leaf> {
     value: InnerGuard<'a, T>,
     _held: HeldLock,
+    _level: PhantomData<L>,
 }
 
-impl<T, const LEVEL: u8> Lock<T, LEVEL> {
+impl<T, L: Level> Lock<T, L> {
     /// An open lock.
     pub fn new(value: T) -> Self {
-        Lock(Inner::new(value))
+        Lock(Inner::new(value), PhantomData)
     }
 
     /// Takes the lock, waiting for it if need be.
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub fn lock(&self) -> LockGuard<'_, T, LEVEL> {
-        let _held = HeldLock::new(LEVEL, 0);
+    pub fn lock(&self) -> LockGuard<'_, T, L> {
+        let _held = HeldLock::new::<L>(0);
         #[cfg(not(loom))]
         let value = match self.0.try_lock() {
             Some(value) => value,
@@ -65,11 +67,11 @@ impl<T, const LEVEL: u8> Lock<T, LEVEL> {
         };
         #[cfg(loom)]
         let value = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        LockGuard { value, _held }
+        LockGuard { value, _held, _level: PhantomData }
     }
 }
 
-impl<T, const LEVEL: u8> Deref for LockGuard<'_, T, LEVEL> {
+impl<T, L: Level> Deref for LockGuard<'_, T, L> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
@@ -77,7 +79,7 @@ impl<T, const LEVEL: u8> Deref for LockGuard<'_, T, LEVEL> {
     }
 }
 
-impl<T, const LEVEL: u8> DerefMut for LockGuard<'_, T, LEVEL> {
+impl<T, L: Level> DerefMut for LockGuard<'_, T, L> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.value

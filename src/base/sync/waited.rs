@@ -1,12 +1,12 @@
-//! How long the calling thread has waited for locks, and for other threads: counted only while somebody wants to know,
-//! and only where a lock is not free, so that a free one is not an instruction dearer.
+//! How long the calling thread has waited for locks and for other threads. It is measured only while somebody wants to know
+//! it, and only if a lock is not free, so taking a free lock costs nothing more.
 
 use crate::base::clock;
 use std::cell::Cell;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// How many want to know.
+/// The number of those who want to know.
 static WANTED: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
@@ -14,7 +14,7 @@ thread_local! {
     static WAITED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// One more wants to know, or one less. The clock has started.
+/// One more wants to know, or one less. The clock (`clock::start`) has been started.
 pub(crate) fn want(wanted: bool) {
     if wanted {
         WANTED.fetch_add(1, Relaxed)
@@ -23,7 +23,7 @@ pub(crate) fn want(wanted: bool) {
     };
 }
 
-/// Runs what waits.
+/// Runs `wait`, and measures it if somebody wants to know.
 #[cold]
 #[inline(never)]
 pub(crate) fn timed<T>(wait: impl FnOnce() -> T) -> T {
@@ -36,13 +36,13 @@ pub(crate) fn timed<T>(wait: impl FnOnce() -> T) -> T {
     done
 }
 
-/// [ticks] that the calling thread has waited so far, of which only differences tell anything.
+/// [ticks] The time that the calling thread has waited so far. Only differences are meaningful.
 #[inline]
 pub(crate) fn so_far() -> u64 {
     WAITED.get()
 }
 
-/// What was waited since then is counted elsewhere.
+/// Takes back what was counted since `so_far`: it is counted elsewhere.
 #[inline]
 pub(crate) fn back_to(so_far: u64) {
     WAITED.set(so_far);

@@ -12,7 +12,8 @@ use super::super::units::LARGE_SHIFT;
 use super::{Heap, HeapState, LockedHeap, OwnedHeap, Shared};
 use crate::base::biased::{FastGuard, FastPath, Name, Seat};
 use crate::base::error::Result;
-use crate::base::sync::levels::{self, HeldLock};
+use crate::base::sync::levels::HeldLock;
+use crate::locks;
 use std::ops::DerefMut;
 
 /// What a thread finds on its fast path into a heap.
@@ -68,7 +69,7 @@ impl EnteredHeap {
     pub(crate) fn by(path: HeapPath, name: Name) -> Option<EnteredHeap> {
         let state = path.enter(name)?;
         let Way { heap, shared, .. } = state.way();
-        let held = HeldLock::new(levels::HEAP, heap.index);
+        let held = HeldLock::new::<locks::Heap>(heap.index);
         Some(LockedHeap { heap, shared, state, held })
     }
 

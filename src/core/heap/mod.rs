@@ -21,8 +21,9 @@ use crate::base::changed::Listed;
 use crate::base::remote::Remote;
 use crate::base::sync::levels::HeldLock;
 use crate::base::sync::{
-    AtomicBool, AtomicU32, AtomicU64, Lock, Ordering::Relaxed, Ordering::SeqCst, Padded, levels, thread_token,
+    AtomicBool, AtomicU32, AtomicU64, Lock, Ordering::Relaxed, Ordering::SeqCst, Padded, thread_token,
 };
+use crate::locks;
 use counters::Counters;
 use quick::Quick;
 use std::collections::HashMap;
@@ -229,7 +230,7 @@ pub(crate) type Changed = crate::base::changed::Changed<LOOKERS>;
 #[derive(Clone, Copy)]
 pub(crate) struct Shared<'a> {
     pub maps: &'a Maps,
-    pub aliases: &'a Lock<Aliases, { levels::ALIASES }>,
+    pub aliases: &'a Lock<Aliases, locks::Aliases>,
     pub changed: &'a Changed,
     pub stuck: &'a Stuck,
     pub tied: &'a Tied,
@@ -287,7 +288,7 @@ impl Heap {
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn enter<'a>(&'static self, shared: Shared<'a>) -> Option<OwnedHeap<'a>> {
-        let held = HeldLock::new(levels::HEAP, self.index);
+        let held = HeldLock::new::<locks::Heap>(self.index);
         // A resting heap has no owner.
         Some(LockedHeap { heap: self, shared, state: self.state.enter()?, held })
     }
@@ -295,7 +296,7 @@ impl Heap {
     /// Takes the lock.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn lock<'a>(&'static self, shared: Shared<'a>) -> LockedHeap<'a> {
-        let held = HeldLock::new(levels::HEAP, self.index);
+        let held = HeldLock::new::<locks::Heap>(self.index);
         let mut h = LockedHeap { heap: self, shared, state: self.state.lock(), held };
         h.wake();
         h
@@ -304,7 +305,7 @@ impl Heap {
     /// Takes the lock only to read: a heap that rests goes on resting.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn look<'a>(&'static self, shared: Shared<'a>) -> LockedHeap<'a> {
-        let held = HeldLock::new(levels::HEAP, self.index);
+        let held = HeldLock::new::<locks::Heap>(self.index);
         LockedHeap { heap: self, shared, state: self.state.look(), held }
     }
 
@@ -323,7 +324,7 @@ impl Heap {
     /// opens it again under the name that it had. The calling thread holds no heap.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn close_fast_path(&self) {
-        let _held = HeldLock::new(levels::HEAP, self.index);
+        let _held = HeldLock::new::<locks::Heap>(self.index);
         self.state.close_fast_path();
     }
 

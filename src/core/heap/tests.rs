@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::core::shape::{Fine, Shape};
+use crate::locks;
 
 struct Rig {
     maps: Maps,
-    aliases: Lock<Aliases, { levels::ALIASES }>,
+    aliases: Lock<Aliases, locks::Aliases>,
     changed: Changed,
     stuck: Stuck,
     tied: Tied,

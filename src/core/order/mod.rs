@@ -11,8 +11,9 @@
 use super::backing::{Backing, Point};
 use super::types::{EVERY, PoolId, RETIRED, UNORDERED};
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering::Relaxed, levels, lock};
+use crate::base::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering::Relaxed, lock};
 use crate::fail;
+use crate::locks;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 
@@ -32,8 +33,8 @@ pub(crate) use waits::Waits;
 /// The stream order of a device; see the head of this file. Any thread may call anything.
 pub struct Order {
     source: Arc<Source>,
-    streams: Mutex<Streams, { levels::STREAMS }>,
-    recording: Mutex<Recording, { levels::RECORDING }>,
+    streams: Mutex<Streams, locks::Streams>,
+    recording: Mutex<Recording, locks::Recording>,
     /// How many streams are being captured.
     captured: AtomicU32,
     /// The length of `Streams::ended`; changed under its lock.

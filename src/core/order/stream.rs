@@ -6,10 +6,9 @@
 use super::fence::Fence;
 use super::{EVERY, Order, Relaxed, lock};
 use crate::base::error::{Code, Result};
-use crate::base::sync::{
-    AtomicBool, Mutex, Ordering::AcqRel, Ordering::Acquire, Ordering::Release, levels, pause,
-};
+use crate::base::sync::{AtomicBool, Mutex, Ordering::AcqRel, Ordering::Acquire, Ordering::Release, pause};
 use crate::fail;
+use crate::locks;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
@@ -23,7 +22,7 @@ pub(crate) struct Stream {
     /// A thread is ending it, or has ended it.
     ends: AtomicBool,
     /// A fence for all its work; set when it is about to end.
-    end: Mutex<Option<Fence>, { levels::STREAM_END }>,
+    end: Mutex<Option<Fence>, locks::StreamEnd>,
 }
 
 impl Stream {

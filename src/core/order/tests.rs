@@ -84,24 +84,8 @@ impl Points for Fake {
 }
 
 impl Backing for Fake {
-    fn create(&self, _: u32, _: u32) -> Result<()> {
-        Ok(())
-    }
-    fn release(&self, _: u32, _: u32) -> Result<()> {
-        Ok(())
-    }
-    fn alias(&self, _: u64, _: u32, _: u32) -> Result<()> {
-        Ok(())
-    }
-    fn unalias(&self, _: u64, _: u64) -> Result<()> {
-        Ok(())
-    }
-    fn segment(&self, _: u64, _: u64) -> Result<()> {
-        Ok(())
-    }
-    fn segment_release(&self, _: u64, _: u64) -> Result<()> {
-        Ok(())
-    }
+    gives_all!();
+
     fn mark(&self, stream: u64) -> Result<Option<Point>> {
         self.call("mark", stream)?;
         Ok(Some(self.point()))
@@ -121,9 +105,6 @@ impl Backing for Fake {
     }
     fn may_wait(&self) -> bool {
         !self.0.lock().unwrap().in_callback
-    }
-    fn knows(&self, _: u64) -> bool {
-        true
     }
     fn owns(&self, stream: u64) -> Result<bool> {
         Ok(!self.0.lock().unwrap().elsewhere.contains(&stream))

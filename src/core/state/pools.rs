@@ -4,7 +4,8 @@ use super::super::heap::Heap;
 use super::super::order::Waits;
 use super::super::types::PoolId;
 use crate::base::slots::AtomicRef;
-use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::Relaxed, levels, lock};
+use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::Relaxed, lock};
+use crate::locks;
 use std::collections::HashMap;
 
 /// Entries of the lock-free cache of heaps, indexed by a hash of the stream.
@@ -27,10 +28,10 @@ pub struct Pool {
     /// Whether it sleeps. Changed under the growth lock.
     pub(crate) sleep: Mutex<Sleep>,
     /// What the memory of released captures waits for, until the pool is an ordinary one again.
-    pub(crate) released: Mutex<Option<Waits>, { levels::POOL_RELEASED }>,
+    pub(crate) released: Mutex<Option<Waits>, locks::PoolReleased>,
     /// Heaps by hash of their stream. A hint: the heap itself says which stream it serves.
     cache: [AtomicRef<Heap>; CACHE],
-    pub(crate) streams: Mutex<PoolStreams, { levels::POOL_STREAMS }>,
+    pub(crate) streams: Mutex<PoolStreams, locks::PoolStreams>,
 }
 
 /// Whether the memory of a pool is present.

@@ -19,24 +19,8 @@ impl Points for Generous {
     fn forget(&self, _: Point) {}
 }
 impl Backing for Generous {
-    fn create(&self, _: u32, _: u32) -> Result<()> {
-        Ok(())
-    }
-    fn release(&self, _: u32, _: u32) -> Result<()> {
-        Ok(())
-    }
-    fn alias(&self, _: u64, _: u32, _: u32) -> Result<()> {
-        Ok(())
-    }
-    fn unalias(&self, _: u64, _: u64) -> Result<()> {
-        Ok(())
-    }
-    fn segment(&self, _: u64, _: u64) -> Result<()> {
-        Ok(())
-    }
-    fn segment_release(&self, _: u64, _: u64) -> Result<()> {
-        Ok(())
-    }
+    gives_all!();
+
     fn mark(&self, _: u64) -> Result<Option<Point>> {
         Ok(None)
     }
@@ -45,9 +29,6 @@ impl Backing for Generous {
     }
     fn sync_all(&self) -> Result<()> {
         Ok(())
-    }
-    fn knows(&self, _: u64) -> bool {
-        true
     }
     fn streams(&self, _: &mut dyn FnMut(u64)) {}
 }

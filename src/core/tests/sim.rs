@@ -100,7 +100,7 @@ impl World {
 pub(super) struct Sim(pub Arc<Mutex<World>>);
 impl Sim {
     fn world(&self) -> std::sync::MutexGuard<'_, World> {
-        check_unlocked("the backing is called");
+        check_unlocked(Called::Device);
         self.0.lock().unwrap()
     }
     fn amid(&self, call: &str) {

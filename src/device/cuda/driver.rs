@@ -49,7 +49,8 @@ pub(super) struct Driver(&'static Table);
 
 /// Calls a function of the table. `Unsupported` if the driver does not have it.
 macro_rules! call {
-    ($self:ident.$name:ident($($arg:expr),* $(,)?)) => {
+    ($self:ident.$name:ident($($arg:expr),* $(,)?)) => {{
+        $crate::base::sync::levels::check_unlocked($crate::base::sync::levels::Called::Device);
         match $self.0.$name {
             // SAFETY: the table has the driver's signature. Out pointers are live locals of the caller, other
             // pointers are as its documentation says; device addresses and handles are checked by the driver.
@@ -59,7 +60,7 @@ macro_rules! call {
             },
             None => Err(Failure { call: stringify!($name), status: ABSENT }),
         }
-    };
+    }};
 }
 
 mod identity;

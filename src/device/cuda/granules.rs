@@ -11,8 +11,8 @@
 //! caller has waited for the device. The core does (`sync_all` before idle ranges are forgotten and before granules are
 //! given back); what it unmaps without a wait was never handed out.
 //!
-//! The lock is held across the driver's calls. One pond makes these calls one at a time anyway, and the
-//! driver calls nobody back in them.
+//! The lock is held across the driver's calls (`docs/architecture.md`, "Locks", says why); the driver calls nobody back in
+//! them.
 
 use super::driver::{About, Driver, Physical};
 use super::fabric::{self, Fabric};
@@ -22,6 +22,7 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, MutexGuard, lock};
 use crate::device::GRANULE;
 use crate::fail;
+use crate::locks;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -42,7 +43,7 @@ pub(super) struct Granules {
     driver: Driver,
     physical: Physical,
     no_export: String, // why the memory has no file descriptors, where it has none
-    state: Mutex<State>,
+    state: Mutex<State, locks::CudaGranules>,
 }
 
 impl Granules {
@@ -70,7 +71,7 @@ impl Granules {
         self.lock().granules.len() as u64
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State, locks::CudaGranules> {
         lock(&self.state)
     }
 

@@ -140,8 +140,9 @@ impl Blocks {
 
     /// Frees everything that is left, whatever the driver says. Returns the first failure.
     pub(super) fn clear(&self) -> Result<()> {
+        let left = std::mem::take(&mut *self.lock());
         let mut first = Ok(());
-        for (addr, (kind, bytes)) in std::mem::take(&mut *self.lock()) {
+        for (addr, (kind, bytes)) in left {
             let given = self.give_back(kind, addr, bytes);
             if first.is_ok() {
                 first = given;

@@ -38,10 +38,10 @@ mod unified;
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;
-use crate::base::sync::levels;
 use crate::base::sync::system::{Mutex, MutexGuard, lock};
 use crate::device::{Device, DeviceType};
 use crate::fail;
+use crate::locks;
 pub use common::CudaOptions;
 use common::Family;
 use device::CudaDevice;
@@ -68,7 +68,7 @@ enum State {
 /// The device type.
 pub struct CudaType {
     options: CudaOptions,
-    state: Mutex<State, { levels::CUDA_TYPE }>,
+    state: Mutex<State, locks::CudaType>,
 }
 
 impl CudaType {
@@ -77,7 +77,7 @@ impl CudaType {
         CudaType { options, state: Mutex::new(State::Asleep) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State, { levels::CUDA_TYPE }> {
+    fn lock(&self) -> MutexGuard<'_, State, locks::CudaType> {
         lock(&self.state)
     }
 

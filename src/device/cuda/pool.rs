@@ -4,13 +4,14 @@ use super::card::Card;
 use crate::base::error::Result;
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::{DriverPool, DriverPoolStats, ExternalStreams, StreamId};
+use crate::locks;
 use cudarc::driver::sys::CUmemPool_attribute as OfPool;
 use std::sync::Arc;
 
 /// A pool of ours, made when it is first needed.
 pub(super) struct Pool {
     card: Arc<Card>,
-    made: Mutex<Made>,
+    made: Mutex<Made, locks::CudaPool>,
     release_threshold: u64,
 }
 
@@ -74,7 +75,8 @@ impl Pool {
 
     /// Destroys the pool, at the end of the device.
     pub(super) fn clear(&self) -> Result<()> {
-        match std::mem::take(&mut lock(&self.made).handle) {
+        let pool = std::mem::take(&mut lock(&self.made).handle);
+        match pool {
             0 => Ok(()),
             pool => self.card.driver().pool_destroy(pool),
         }

@@ -4,8 +4,7 @@
 //! addresses, streams with a thread each, and events across streams and devices. `device.rs` is the front; `streams`,
 //! `mapping`, `sharing` and `peers` are its facets; `memory`, `granules`, `stream`, `event` and `staging` do the work;
 //! `shared.rs` holds them together. Every call in a forked child returns `NotPermitted`, and every call after
-//! `finalize` returns `NotInitialized`. Lock order, if two are held: `Streams`, then a stream's queue. Nothing here
-//! knows pools.
+//! `finalize` returns `NotInitialized`. Nothing here knows pools.
 //!
 //! Unlike other memory, mapped memory is shared with forked children (it is a memory file): a child that writes to it
 //! writes to the parent's memory. Plain blocks are the child's own copies; that is why `cpu`, whose memory serves

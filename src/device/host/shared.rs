@@ -13,9 +13,9 @@ use super::staging::Staging;
 use super::stream::{Backlog, Ended, Ends, Point, Serial, Stream};
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;
-use crate::base::sync::levels;
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::gate::{CallGate, CallPass};
+use crate::locks;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,7 +44,7 @@ pub(super) struct State {
     pub(super) granules: Option<Granules>,
     pub(super) no_granules: Option<Error>, // why the system gives none, if they were wanted
     pub(super) staging: Arc<Staging>,
-    streams: Mutex<Streams, { levels::HOST_STREAMS }>,
+    streams: Mutex<Streams, locks::HostStreams>,
     ended: Ended,
     backlog: Arc<Backlog>,
     default_waits: Mutex<Vec<Point>>, // the next work on stream 0 waits for these

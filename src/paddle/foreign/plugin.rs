@@ -7,10 +7,10 @@
 //! (`versions.rs`).
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::foreign;
 use crate::base::sync::system::Mutex;
 use crate::device::MAX_TYPE_NAME;
 use crate::fail;
+use crate::ffi::exceptions;
 use crate::paddle::abi::{
     C_DeviceInterface, C_Status, CustomRuntimeParams, CustomRuntimeVersion, InitPlugin, KnownLayout,
 };
@@ -110,7 +110,7 @@ impl Plugin {
             let params: *mut CustomRuntimeParams = &raw mut room.params;
             // SAFETY: both structs live for the call and have at least the sizes they declare; the caller
             // vouches for `init`.
-            let call = || foreign::caught(|| unsafe { init(params) });
+            let call = || exceptions::caught(|| unsafe { init(params) });
             match catch_unwind(AssertUnwindSafe(call)) {
                 Ok(Ok(())) => {}
                 Ok(Err(thrown)) => return refused(format_args!("InitPlugin {thrown}")),
@@ -236,7 +236,7 @@ impl Plugin {
 
     /// Runs a callback of the plugin; an exception that leaves it is caught and becomes an error.
     pub(super) fn run(&self, callback: &str, body: impl FnOnce() -> C_Status) -> Result<C_Status> {
-        foreign::caught(body).map_err(|thrown| {
+        exceptions::caught(body).map_err(|thrown| {
             Error::new(Code::Device, format!("plugin {:?}: {callback} {thrown}", self.name))
         })
     }

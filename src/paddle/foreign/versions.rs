@@ -5,8 +5,8 @@
 //! argument points to memory that can be read as a device and written as an answer: what the call changes shows which.
 
 use super::plugin::Plugin;
-use crate::base::foreign;
 use crate::device::Versions;
+use crate::ffi::exceptions;
 use crate::paddle::abi::{C_Device, C_Device_st, C_Status};
 use std::ffi::c_int;
 
@@ -41,7 +41,7 @@ fn ask(query: Query, id: c_int) -> Answer {
     let mut second = UNTOUCHED;
     // SAFETY: the plugin's contract, in either of its two forms: `first` is a device and has room for an answer; an
     // old callback ignores the second argument.
-    let status = foreign::caught(|| unsafe { query((&raw mut first).cast(), &mut second) });
+    let status = exceptions::caught(|| unsafe { query((&raw mut first).cast(), &mut second) });
     // SAFETY: initialised before; a plugin may have stored a number there.
     let after = unsafe { first.number };
     if status != Ok(C_Status::SUCCESS) {

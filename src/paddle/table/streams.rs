@@ -5,8 +5,8 @@
 
 use super::session::{device, forked, gone, store};
 use crate::base::error::{Code, Error, Result};
-use crate::base::foreign;
 use crate::device::{EventId, StreamId};
+use crate::ffi::exceptions;
 use crate::paddle::abi::{C_Callback, C_Device, C_Device_st, C_Event, C_Status, C_Stream};
 use crate::paddle::status::{self, done, guard};
 use std::ffi::{c_int, c_void};
@@ -77,7 +77,7 @@ pub(super) unsafe extern "C-unwind" fn stream_add_callback(
                 let call = || unsafe {
                     callback(&mut device, stream as C_Stream, user_data as *mut c_void, &mut status)
                 };
-                let _ = catch_unwind(AssertUnwindSafe(|| foreign::caught(call)));
+                let _ = catch_unwind(AssertUnwindSafe(|| exceptions::caught(call)));
             }),
         )
     })

@@ -9,7 +9,7 @@ use super::points::Points;
 use super::refused::Refused;
 use super::segments::Segments;
 use crate::base::error::Result;
-use crate::base::sync::levels::check_unlocked;
+use crate::base::sync::levels::{Called, check_unlocked};
 use crate::base::sync::system::{Mutex, lock};
 use crate::base::sync::thread_token;
 use crate::core::GRANULE;
@@ -94,7 +94,7 @@ impl DeviceBacking {
 
     /// `NotInitialized` once the device ends, except for the thread that ends it.
     pub(crate) fn call(&self) -> Result<Call<'_>> {
-        check_unlocked("a device is called");
+        check_unlocked(Called::Device);
         let ends = self.closer.load(Relaxed) == thread_token();
         let pass = if ends { None } else { Some(self.usage.enter()?) };
         Ok(Call { device: &*self.device, _pass: pass, _in: InCall::new(self) })

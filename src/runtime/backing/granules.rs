@@ -6,9 +6,9 @@
 use super::device_backing::DeviceBacking;
 use super::refused::Run;
 use crate::base::error::{Error, Result};
-use crate::base::nvtx;
 use crate::core::GRANULE;
 use crate::runtime::entry::reentry::InCall;
+use crate::runtime::nvtx;
 use crate::runtime::watch::observe::EventKind;
 
 impl DeviceBacking {

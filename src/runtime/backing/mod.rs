@@ -4,12 +4,12 @@
 //! without a lock.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::nvtx;
 use crate::base::sync::system::lock;
 use crate::core::{Backing, BlockInfo, Completed, EVERY, GRANULE, Point, PoolId, alias_one_by_one};
 use crate::device::Whose;
 use crate::fail;
 use crate::runtime::entry::reentry::{self, InCall};
+use crate::runtime::nvtx;
 use crate::runtime::watch::observe::{Event, EventKind};
 use calls::external;
 use refused::Run;

@@ -5,15 +5,16 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::published::Published;
+use crate::base::sync::system::RwLock;
+use crate::locks;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{PoisonError, RwLock};
 
 /// The addresses of offsets. Reading the window, or the first segment, takes no lock.
 #[derive(Default)]
 pub(crate) struct Places {
     near: Published<Near>,
-    more: RwLock<More>,
+    more: RwLock<More, locks::Places>,
     ending: AtomicBool,
 }
 
@@ -85,7 +86,7 @@ impl Places {
 
     /// The segment that contains an offset, if there are segments: its address, and the bytes from there to the offset.
     pub(crate) fn segment_of(&self, offset: u64) -> Option<(u64, u64)> {
-        let more = self.more.read().unwrap_or_else(PoisonError::into_inner);
+        let more = self.more.read();
         let (&o, &(addr, bytes)) = more.by_offset.range(..=offset).next_back()?;
         (offset - o < bytes).then_some((addr, offset - o))
     }
@@ -98,14 +99,14 @@ impl Places {
 
     #[cold]
     fn offset_far(&self, addr: u64) -> Option<u64> {
-        let more = self.more.read().unwrap_or_else(PoisonError::into_inner);
+        let more = self.more.read();
         let (&a, &(offset, bytes)) = more.by_addr.range(..=addr).next_back()?;
         (addr - a < bytes).then(|| offset + (addr - a))
     }
 
     #[cold]
     fn address_far(&self, offset: u64) -> Result<u64> {
-        let more = self.more.read().unwrap_or_else(PoisonError::into_inner);
+        let more = self.more.read();
         match more.by_offset.range(..=offset).next_back() {
             Some((&o, &(addr, bytes))) if offset - o < bytes => Ok(addr + (offset - o)),
             // The device has ended while the request was in progress.
@@ -117,7 +118,7 @@ impl Places {
     }
 
     pub(super) fn add(&self, offset: u64, addr: u64, bytes: u64) {
-        let mut more = self.more.write().unwrap_or_else(PoisonError::into_inner);
+        let mut more = self.more.write();
         more.by_offset.insert(offset, (addr, bytes));
         more.by_addr.insert(addr, (offset, bytes));
         // The first segment ever is read without a lock, and so is one that takes its place.
@@ -128,7 +129,7 @@ impl Places {
 
     /// Removes the segment at `offset` and returns its address.
     pub(super) fn remove(&self, offset: u64) -> Option<u64> {
-        let mut more = self.more.write().unwrap_or_else(PoisonError::into_inner);
+        let mut more = self.more.write();
         let (addr, _) = more.by_offset.remove(&offset)?;
         more.by_addr.remove(&addr);
         if self.near.get().addr == addr {

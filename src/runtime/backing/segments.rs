@@ -7,9 +7,9 @@
 //! compared with the call to the device.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::levels;
 use crate::base::sync::system::{Mutex, lock};
 use crate::fail;
+use crate::locks;
 use crate::runtime::entry::reentry;
 use crate::runtime::watch::numbers;
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ struct State {
 pub(crate) struct Segments {
     state: Mutex<State>,
     /// The turn to call back. Taken before `state`, or without it.
-    turn: Mutex<(), { levels::SEGMENTS_TURN }>,
+    turn: Mutex<(), locks::SegmentsTurn>,
 }
 
 type Listeners = Vec<(u64, Arc<SegmentCallback>)>;

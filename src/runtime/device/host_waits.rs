@@ -4,6 +4,7 @@
 use crate::base::sync::pause;
 use crate::base::sync::system::{MutexGuard, lock};
 use crate::core::Waits;
+use crate::locks;
 use crate::runtime::device::host_memory::HostMemory;
 use crate::runtime::device::table::by_id;
 use crate::runtime::entry::reentry::{InCall, is_in_call, may_block};
@@ -28,7 +29,7 @@ impl Drop for InHand<'_> {
 
 impl HostCache {
     /// This thread has a freed block in hand until what it gets is dropped.
-    pub(super) fn hand(&self, mut s: MutexGuard<'_, State>) -> InHand<'_> {
+    pub(super) fn hand(&self, mut s: MutexGuard<'_, State, locks::Pinned>) -> InHand<'_> {
         s.in_hand += 1;
         InHand { host: self, _in: InCall::new(self) }
     }

@@ -5,6 +5,7 @@
 //! itself. All of this is thread-local; no lock is involved.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::levels::{Called, check_unlocked};
 use crate::runtime::entry::tags;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -109,13 +110,16 @@ pub(crate) fn may_block() -> Result<()> {
 }
 
 /// Calls a function of the program; `None` if it panics. The panic's payload is leaked, since its destructor may panic,
-/// too.
+/// too. The calling thread holds no lock, since the program may call this library.
+#[cfg_attr(debug_assertions, track_caller)]
 pub(crate) fn call_foreign<R>(call: impl FnOnce() -> R) -> Option<R> {
+    check_unlocked(Called::Callback);
     catch_unwind(AssertUnwindSafe(call)).map_err(std::mem::forget).ok()
 }
 
 /// Drops a value of the program, whose destructor is the program's code. A panic of it is swallowed, so that the current
 /// call still returns its result.
+#[cfg_attr(debug_assertions, track_caller)]
 pub(crate) fn drop_foreign<T>(gone: T) {
     call_foreign(|| drop(gone));
 }

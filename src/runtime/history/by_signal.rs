@@ -8,10 +8,10 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::signals::{self, Bell};
 use crate::base::sync::system::{Mutex, lock};
 use crate::base::{fork, loaded};
+use crate::locks;
 use crate::runtime::device::table;
 use crate::runtime::entry::fork::check as check_fork;
 use std::path::PathBuf;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What the signal does.
@@ -26,7 +26,7 @@ struct Plan {
 
 static PLAN: Mutex<Option<Plan>> = Mutex::new(None);
 /// Held while the signal changes. The value says in which process the thread runs, counted in forks from 1; 0: in none.
-static TURN: std::sync::Mutex<u64> = std::sync::Mutex::new(0);
+static TURN: Mutex<u64, locks::SignalTurn> = Mutex::new(0);
 
 /// In which process the program has chosen a signal, or that there is none; counted in forks from 1. The environment's
 /// choice applies once, and never overrides the program's.
@@ -47,7 +47,7 @@ pub(super) fn wished(signal: i32, options: &HistoryOptions) -> Result<()> {
 pub fn history_on_signal(signal: i32, options: &HistoryOptions) -> Result<()> {
     check_fork()?;
     fork::watch()?;
-    let mut listens = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut listens = lock(&TURN);
     let before = lock(&PLAN).as_ref().map(|p| p.signal);
     if signal != 0 {
         if *listens != fork::count() + 1 {

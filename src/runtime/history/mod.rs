@@ -21,7 +21,7 @@ use crate::runtime::recording::trace::TraceSink;
 use crate::runtime::watch::observe::{Event, EventKind, Observer};
 use std::fs::File;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 mod by_signal;
 mod options;
@@ -126,7 +126,7 @@ impl DeviceState {
     /// `System` for a file that cannot be written; `OutOfMemory` for the ring.
     pub fn history_start(&self, options: &HistoryOptions) -> Result<()> {
         let _pass = self.enter()?;
-        let turn = self.tapes.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = lock(&self.tapes.turn);
         if lock(&self.tapes.history).as_ref().is_some_and(|r| r.told) {
             return Err(Error::new(Code::Busy, "the device has a history already; stop it first"));
         }
@@ -159,7 +159,7 @@ impl DeviceState {
     /// still), or was not done after 60 s.
     pub fn history_stop(&self) -> Result<u64> {
         let _pass = self.enter()?;
-        let turn = self.tapes.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = lock(&self.tapes.turn);
         let running = {
             let mut place = lock(&self.tapes.history);
             let Some(r) = place.as_mut().filter(|r| r.told) else {
@@ -190,7 +190,7 @@ impl DeviceState {
     /// `System` for a file that cannot be written.
     pub fn record_start(&self, path: &Path) -> Result<()> {
         let _pass = self.enter()?;
-        let turn = self.tapes.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = lock(&self.tapes.turn);
         if lock(&self.tapes.record).is_some() {
             return Err(Error::new(Code::Busy, "the device is recorded already"));
         }
@@ -219,7 +219,7 @@ impl DeviceState {
     /// not be written wholly, as for a history.
     pub fn record_stop(&self) -> Result<u64> {
         let _pass = self.enter()?;
-        let turn = self.tapes.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = lock(&self.tapes.turn);
         let running = lock(&self.tapes.record).take();
         let Some(running) = running else {
             return Err(Error::new(Code::NotPermitted, "the device is not recorded"));

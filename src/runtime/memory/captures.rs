@@ -2,9 +2,9 @@
 
 use super::state::{How, Memory};
 use crate::base::error::Result;
-use crate::base::nvtx;
 use crate::core::{CaptureId, CheckpointId, PoolId, Restored};
 use crate::device::StreamId;
+use crate::runtime::nvtx;
 
 /// The captures of a device's streams, which a pool serves. Get it with [`Memory::captures`].
 #[derive(Clone, Copy)]

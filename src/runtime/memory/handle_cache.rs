@@ -13,9 +13,9 @@
 
 use crate::base::fork;
 use crate::base::slots::{ByNumber, Numbered};
-use crate::base::sync::levels;
 use crate::base::sync::system::{Mutex, lock};
 use crate::core::{Heap, HeapPath, Pool, PoolId, PoolRef};
+use crate::locks;
 use crate::runtime::entry::tags;
 use crate::runtime::memory::fast_paths;
 use crate::runtime::memory::pooled::Pooled;
@@ -57,7 +57,7 @@ struct Entries {
     retired: BTreeMap<usize, Vec<&'static Entry>>,
 }
 
-static ENTRIES: Mutex<Entries, { levels::HANDLE_CACHE }> =
+static ENTRIES: Mutex<Entries, locks::HandleCache> =
     Mutex::new(Entries { by_number: BTreeMap::new(), by_pool: BTreeMap::new(), retired: BTreeMap::new() });
 
 fn key(pool: &'static Pool) -> usize {

@@ -2,12 +2,12 @@
 //! `backing/` has the device calls behind the pond, and the translation between addresses and offsets.
 
 use crate::base::error::{Code, Result};
-use crate::base::nvtx;
 use crate::base::sync::system::lock;
 use crate::core::{BlockInfo, BlockRecord, BlockStates, Order, PoolId, Stats};
 use crate::device::{EventId, StreamId};
 use crate::fail;
 use crate::runtime::backing::DeviceBacking;
+use crate::runtime::nvtx;
 
 use std::sync::Arc;
 

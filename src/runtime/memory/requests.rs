@@ -10,11 +10,11 @@ use super::marks::Mark;
 use super::pooled::{Block, Pooled, Whole, unknown};
 use super::state::{How, Memory};
 use crate::base::error::{Code, Error, Result};
-use crate::base::nvtx;
 use crate::core::{GRANULE, Heap, PoolId, PoolRef, UNORDERED};
 use crate::device::StreamId;
 use crate::fail;
 use crate::runtime::entry::tags;
+use crate::runtime::nvtx;
 use crate::runtime::oom::explain::Asked;
 
 impl Whole for Memory {

@@ -6,10 +6,10 @@
 //! as a user of its pool: a pool does not end while a thread is in a scope of it.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::levels;
 use crate::base::sync::system::{Mutex, lock};
 use crate::core::PoolId;
 use crate::fail;
+use crate::locks;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const ENDING: u64 = u64::MAX;
 #[derive(Default)]
 pub(crate) struct Scopes {
     open: AtomicU64,
-    pools: Mutex<BTreeMap<PoolId, u64>, { levels::SCOPES }>, // open scopes by pool
+    pools: Mutex<BTreeMap<PoolId, u64>, locks::Scopes>, // open scopes by pool
 }
 
 struct Scope {

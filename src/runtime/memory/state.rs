@@ -5,9 +5,9 @@ use super::pooled::Pooled;
 use super::readings::Readings;
 use super::released::Released;
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::levels;
 use crate::base::sync::system::Mutex;
 use crate::core::{Pool, PoolId};
+use crate::locks;
 use crate::runtime::memory::deferred::DeferredFrees;
 use crate::runtime::memory::scope::Scopes;
 use crate::runtime::oom::rescue::Rescue;
@@ -37,7 +37,7 @@ pub struct Memory {
 /// The settings of one device's memory.
 pub(super) struct Settings {
     pub total: u64, // [B] of the device
-    pub requested: Mutex<Requested, { levels::SETTINGS }>,
+    pub requested: Mutex<Requested, locks::Settings>,
 }
 
 pub(super) struct Requested {

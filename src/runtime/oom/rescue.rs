@@ -4,12 +4,12 @@
 //! calls none: the thread is marked meanwhile.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::nvtx;
 use crate::base::sync::system::{Condvar, Mutex, lock};
 use crate::base::sync::thread_token;
 use crate::core::{OomReport, OomStep, OomTried, PoolId};
 use crate::fail;
 use crate::runtime::entry::reentry::{CallOut, call_foreign, drop_foreign, waits_for_callbacks};
+use crate::runtime::nvtx;
 use crate::runtime::oom::explain::carrying;
 use crate::runtime::watch::numbers;
 use std::cell::Cell;

@@ -4,6 +4,7 @@ use super::cache::State;
 use super::ranges::Ranges;
 use crate::base::error::Result;
 use crate::base::sync::system::{Condvar, Mutex, lock};
+use crate::locks;
 use crate::runtime::options::{Key, Options, Value};
 use crate::runtime::watch::observe::Observers;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ impl Table {
 /// The pinned memory of one device.
 #[derive(Default)]
 pub(crate) struct HostCache {
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<State, locks::Pinned>,
     /// A thread has nothing in hand any more that it had.
     pub(crate) put_down: Condvar,
     /// Options, each read by itself.

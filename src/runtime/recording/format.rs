@@ -1,4 +1,4 @@
-//! Files of a device's history, to write and to read: `docs/seeing.md` describes the form.
+//! Files of a device's history, to write and to read: `docs/history.md` describes the form.
 //!
 //! A file is a head and chunks. Each chunk has its length and a checksum and can be read by itself, so that a file whose
 //! writer has ended in the middle is read up to its last whole chunk. Whatever the bytes are, reading ends with events

@@ -2,6 +2,7 @@
 
 use super::tape::Tape;
 use crate::base::sync::system::Mutex;
+use crate::locks;
 use crate::runtime::watch::observe::Observer;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ pub(crate) struct Running {
 #[derive(Default)]
 pub(crate) struct Tapes {
     /// Whose turn it is to begin or end one: a file is opened, and a thread waited for. Nobody else needs it.
-    pub(crate) turn: std::sync::Mutex<()>,
+    pub(crate) turn: Mutex<(), locks::TapeTurn>,
     pub(crate) history: Mutex<Option<Running>>,
     pub(crate) record: Mutex<Option<Running>>,
 }

@@ -1,23 +1,33 @@
-//! Tools of others that are shown a device's memory: AddressSanitizer, memcheck and those that speak NVTX, which are
-//! found at run time, or what `MILLPOND_TOOLS` names of them.
+//! Tools of others that watch a device's memory: AddressSanitizer, memcheck, and tools that speak NVTX. Each is told if it is
+//! there at run time, or only those that `MILLPOND_TOOLS` names.
 //!
-//! A tool watches the memory as a history does (`observe.rs`), so without one nothing is longer by an instruction.
-//! AddressSanitizer and memcheck see what threads of this process do: all memory of the processor's devices, and the
-//! pinned memory of every device. Tools that speak NVTX see the memory of all other devices.
+//! A tool watches memory as a history does (`watch/observe.rs`), so a program without one pays nothing. AddressSanitizer and
+//! memcheck see what threads of this process do: they watch all memory of the processor's devices, and the pinned memory
+//! of every device. Tools that speak NVTX watch the memory of all other devices.
+//!
+//! This file decides when a tool is told what. `shade.rs` remembers which memory may be touched; `checker.rs` is what a
+//! tool can be told, and `asan.rs`, `memcheck.rs` and `heaps.rs` (for tools that speak NVTX) are the tools.
 
-use crate::base::checkers::{self, Checker};
 use crate::base::error::{Code, Result};
-use crate::base::nvtx;
+use crate::base::sync::system::{Mutex, MutexGuard, lock};
 use crate::core::PoolId;
 use crate::device::StreamId;
 use crate::fail;
+use crate::locks;
 use crate::runtime::device::state::DeviceState;
+use crate::runtime::nvtx;
 use crate::runtime::watch::observe::{EventKind, Observer, Told};
+use checker::Checker;
+use heaps::Heaps;
 use shade::{ENDED, Shade};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+mod asan;
+mod checker;
+mod heaps;
+mod memcheck;
 mod shade;
 
 const VARIABLE: &str = "MILLPOND_TOOLS";
@@ -61,31 +71,24 @@ impl Tools {
     pub(crate) fn show(self, device: &Arc<DeviceState>) -> Result<()> {
         let own = device.device().facts().is_processor;
         let watch = |checker, own, pinned| {
-            let observer: Arc<dyn Observer> = Arc::new(Viewer {
-                checker,
-                device: Arc::downgrade(device),
-                own,
-                pinned,
-                passing: AtomicBool::new(false),
-                known: Mutex::default(),
-            });
+            let observer: Arc<dyn Observer> = Arc::new(Viewer::new(checker, device, own, pinned));
             device.memory().watchers().add(&observer)
         };
         if self.contains(Tools::ASAN)
-            && let Some(asan) = checkers::asan()
+            && let Some(asan) = asan::find()
         {
             watch(asan, own, true)?;
         }
         if self.contains(Tools::MEMCHECK)
-            && let Some(memcheck) = checkers::memcheck()
+            && let Some(memcheck) = memcheck::find()
         {
             watch(memcheck, own, true)?;
         }
         if self.contains(Tools::NVTX) && !own {
             // Not sooner: compute-sanitizer wants CUDA to be started before.
             nvtx::start();
-            if let Some(heaps) = nvtx::heaps() {
-                watch(Box::new(heaps), true, false)?;
+            if let Some(memory) = nvtx::memory() {
+                watch(Box::new(Heaps::new(memory)), true, false)?;
             }
         }
         Ok(())
@@ -94,7 +97,6 @@ impl Tools {
 
 /// A tool and one device's memory.
 struct Viewer {
-    checker: Box<dyn Checker>,
     device: Weak<DeviceState>,
     /// Whether it sees the device's own memory.
     own: bool,
@@ -102,20 +104,31 @@ struct Viewer {
     pinned: bool,
     /// Whether freed memory may still be used by streams.
     passing: AtomicBool,
-    known: Mutex<Known>,
+    known: Mutex<Known, locks::Tool>,
 }
 
-#[derive(Default)]
+/// The tool, and what it was told: under one lock, since the tool must hear of each range in the order of what happens.
 struct Known {
+    checker: Box<dyn Checker>,
     shade: Shade,
     /// Pools that graphs keep.
     kept: BTreeSet<PoolId>,
 }
 
 impl Viewer {
-    /// The innermost lock of all: nothing is called under it but the tool.
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn new(checker: Box<dyn Checker>, device: &Arc<DeviceState>, own: bool, pinned: bool) -> Viewer {
+        let known = Known { checker, shade: Shade::default(), kept: BTreeSet::new() };
+        Viewer {
+            device: Arc::downgrade(device),
+            own,
+            pinned,
+            passing: AtomicBool::new(false),
+            known: Mutex::new(known),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known, locks::Tool> {
+        lock(&self.known)
     }
 }
 
@@ -125,11 +138,12 @@ impl Observer for Viewer {
         if e.bytes == 0 || !(if e.host { self.pinned } else { self.own }) {
             return;
         }
-        let (checker, at) = (&*self.checker, e.address);
+        let at = e.address;
         let stream = if e.ended { Some(ENDED) } else { e.stream };
         let mut known = self.known();
-        let kept = !e.host && known.kept.contains(&e.pool);
-        let shade = &mut known.shade;
+        let Known { checker, shade, kept } = &mut *known;
+        let checker = &mut **checker;
+        let kept = !e.host && kept.contains(&e.pool);
         match e.kind {
             EventKind::SegmentAlloc | EventKind::SegmentMap => shade.came(checker, at, e.bytes),
             EventKind::SegmentFree | EventKind::SegmentUnmap => shade.went(checker, at, e.bytes),
@@ -167,17 +181,18 @@ impl Observer for Viewer {
         };
         for (stream, number) in streams {
             if memory.backing().is_idle(memory.order(), stream) {
-                self.known().shade.passed(&*self.checker, stream, number);
+                let known = &mut *self.known();
+                known.shade.passed(&mut *known.checker, stream, number);
             }
         }
     }
 
     fn reaches(&self, address: u64, bytes: u64, done: bool) {
         if self.own && bytes != 0 {
-            let shade = &mut self.known().shade;
+            let known = &mut *self.known();
             match done {
-                false => shade.lift(&*self.checker, address, bytes),
-                true => shade.lower(&*self.checker, address, bytes),
+                false => known.shade.lift(&mut *known.checker, address, bytes),
+                true => known.shade.lower(&mut *known.checker, address, bytes),
             }
         }
     }
@@ -191,7 +206,8 @@ impl Observer for Viewer {
     }
 
     fn left(&self) {
-        self.known().shade.end(&*self.checker);
+        let known = &mut *self.known();
+        known.shade.end(&mut *known.checker);
     }
 }
 
@@ -202,25 +218,26 @@ mod tests {
 
     use crate::runtime;
     use crate::runtime::watch::observe::Event;
+    use std::sync::Mutex;
 
     /// Counts what it is told.
     #[derive(Default)]
     struct Count(Arc<Mutex<Vec<u64>>>);
 
     impl Checker for Count {
-        fn close(&self, address: u64, _: u64) {
+        fn close(&mut self, address: u64, _: u64) {
             self.0.lock().unwrap().push(address);
         }
-        fn open(&self, address: u64, _: u64) {
+        fn open(&mut self, address: u64, _: u64) {
             self.0.lock().unwrap().push(address);
         }
-        fn give(&self, address: u64, _: u64) {
+        fn give(&mut self, address: u64, _: u64) {
             self.0.lock().unwrap().push(address);
         }
-        fn take(&self, address: u64, _: u64) {
+        fn take(&mut self, address: u64, _: u64) {
             self.0.lock().unwrap().push(address);
         }
-        fn forget(&self, _: u64, _: u64) {}
+        fn forget(&mut self, _: u64, _: u64) {}
     }
 
     /// Of a device whose memory is not the processor's a checker learns of pinned memory only.
@@ -228,14 +245,7 @@ mod tests {
     fn memory_of_other_devices_is_never_told_of() {
         let device = runtime::device("host", 0).unwrap();
         let heard = Arc::<Mutex<Vec<u64>>>::default();
-        let viewer = |own| Viewer {
-            checker: Box::new(Count(heard.clone())),
-            device: Arc::downgrade(&device),
-            own,
-            pinned: true,
-            passing: AtomicBool::new(false),
-            known: Mutex::default(),
-        };
+        let viewer = |own| Viewer::new(Box::new(Count(heard.clone())), &device, own, true);
         let tell = |v: &Viewer, host| {
             let whole = Event { host, ..Event::range(EventKind::SegmentAlloc, 4096, 4096) };
             v.saw(&Told::new(&whole));

@@ -5,7 +5,7 @@
 //! it, though the next request may have the memory at once. What such a request covers belongs to the new block; the
 //! rest of the old one, a *remnant*, goes on passing. A block that waits for other streams passes when its wait is over.
 
-use crate::base::checkers::Checker;
+use super::checker::Checker;
 use crate::core::EVERY;
 use crate::device::StreamId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,14 +70,14 @@ fn gaps(from: u64, to: u64, inside: impl Iterator<Item = (u64, u64)>) -> Vec<(u6
 
 impl Shade {
     /// The range has memory from now on. Blocks may live there already, if it has slept.
-    pub(super) fn came(&mut self, checker: &dyn Checker, address: u64, bytes: u64) {
+    pub(super) fn came(&mut self, checker: &mut dyn Checker, address: u64, bytes: u64) {
         self.ranges.insert(address, bytes);
         checker.came(address, bytes);
         self.lower(checker, address, bytes);
     }
 
     /// The range has no memory any more, and nothing is queued that uses it. Live blocks sleep.
-    pub(super) fn went(&mut self, checker: &dyn Checker, address: u64, bytes: u64) {
+    pub(super) fn went(&mut self, checker: &mut dyn Checker, address: u64, bytes: u64) {
         let end = address + bytes;
         let over = |m: &BTreeMap<u64, u64>| -> Vec<(u64, u64)> {
             let before = m.range(..address).next_back();
@@ -105,12 +105,12 @@ impl Shade {
     }
 
     /// The library itself is about to read or write all of the range, also what is free.
-    pub(super) fn lift(&mut self, checker: &dyn Checker, address: u64, bytes: u64) {
+    pub(super) fn lift(&mut self, checker: &mut dyn Checker, address: u64, bytes: u64) {
         checker.open(address, bytes);
     }
 
     /// It has done so. What lives in the range has contents.
-    pub(super) fn lower(&mut self, checker: &dyn Checker, address: u64, bytes: u64) {
+    pub(super) fn lower(&mut self, checker: &mut dyn Checker, address: u64, bytes: u64) {
         let end = address + bytes;
         let mut used: Vec<(u64, u64)> = self.blocks_in(address, end).map(|(a, b)| (a, b.bytes)).collect();
         for &(a, n) in &used {
@@ -123,7 +123,7 @@ impl Shade {
     }
 
     /// A block was given out.
-    pub(super) fn alloc(&mut self, checker: &dyn Checker, address: u64, bytes: u64) {
+    pub(super) fn alloc(&mut self, checker: &mut dyn Checker, address: u64, bytes: u64) {
         let end = address + bytes;
         let old: Vec<u64> = self.blocks_in(address, end).map(|b| b.0).collect();
         for a in old {
@@ -149,7 +149,13 @@ impl Shade {
     }
 
     /// A freed block waits for nothing but its own stream, if it has one. `kept`: a graph may use it whenever it runs.
-    pub(super) fn free(&mut self, checker: &dyn Checker, address: u64, stream: Option<StreamId>, kept: bool) {
+    pub(super) fn free(
+        &mut self,
+        checker: &mut dyn Checker,
+        address: u64,
+        stream: Option<StreamId>,
+        kept: bool,
+    ) {
         let Some(b) = self.blocks.get(&address).copied() else { return };
         if kept {
             self.remove(address);
@@ -178,7 +184,7 @@ impl Shade {
     }
 
     /// A free has failed: the block lives on, with its contents.
-    pub(super) fn live_on(&mut self, checker: &dyn Checker, address: u64, bytes: u64) {
+    pub(super) fn live_on(&mut self, checker: &mut dyn Checker, address: u64, bytes: u64) {
         match self.remove(address) {
             Some(b) => _ = self.blocks.insert(address, Block { bytes: b.bytes, state: State::Live }),
             None => {
@@ -196,7 +202,7 @@ impl Shade {
     }
 
     /// The stream was idle when, or after, that number was the last one.
-    pub(super) fn passed(&mut self, checker: &dyn Checker, stream: StreamId, number: u64) {
+    pub(super) fn passed(&mut self, checker: &mut dyn Checker, stream: StreamId, number: u64) {
         let done: Vec<_> = self.passing.range((stream, 0, 0)..=(stream, number, u64::MAX)).copied().collect();
         for (_, _, address) in done {
             if let Some(b) = self.remove(address) {
@@ -224,7 +230,7 @@ impl Shade {
     }
 
     /// The device ends: everything may be touched again, as far as the checker is concerned.
-    pub(super) fn end(&mut self, checker: &dyn Checker) {
+    pub(super) fn end(&mut self, checker: &mut dyn Checker) {
         for (a, n) in std::mem::take(&mut self.ranges) {
             checker.went(a, n);
         }
@@ -253,7 +259,7 @@ impl Shade {
         Some(block)
     }
 
-    fn remove_remnant(&mut self, checker: &dyn Checker, address: u64) -> Option<Remnant> {
+    fn remove_remnant(&mut self, checker: &mut dyn Checker, address: u64) -> Option<Remnant> {
         let remnant = self.remnants.remove(&address)?;
         checker.unkeep(address, remnant.bytes);
         if let Some(p) = remnant.until {
@@ -263,7 +269,7 @@ impl Shade {
     }
 
     /// `from .. to` is left of a block, if it is not empty.
-    fn leave(&mut self, checker: &dyn Checker, from: u64, to: u64, until: Option<Passing>) {
+    fn leave(&mut self, checker: &mut dyn Checker, from: u64, to: u64, until: Option<Passing>) {
         if from >= to {
             return;
         }
@@ -275,7 +281,7 @@ impl Shade {
     }
 
     /// No remnant has any of the range any more.
-    fn cut_remnants(&mut self, checker: &dyn Checker, from: u64, to: u64) {
+    fn cut_remnants(&mut self, checker: &mut dyn Checker, from: u64, to: u64) {
         let all: Vec<u64> = self.remnants_in(from, to).map(|r| r.0).collect();
         for a in all {
             if let Some(r) = self.remove_remnant(checker, a) {
@@ -291,50 +297,55 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use proptest::prelude::*;
-    use std::sync::Mutex;
 
     const SIZE: usize = 1024;
 
     /// Which bytes may be touched, and the blocks that were begun and not ended.
-    struct Bytes(Mutex<(Vec<bool>, BTreeMap<u64, u64>)>);
+    #[derive(Default)]
+    struct Bytes {
+        open: Vec<bool>,
+        begun: BTreeMap<u64, u64>,
+    }
 
     impl Bytes {
-        fn set(&self, address: u64, bytes: u64, to: bool) {
+        fn all_open() -> Bytes {
+            Bytes { open: vec![true; SIZE], ..Bytes::default() }
+        }
+        fn set(&mut self, address: u64, bytes: u64, to: bool) {
             assert!(bytes > 0);
-            self.0.lock().unwrap().0[address as usize..(address + bytes) as usize].fill(to);
+            self.open[address as usize..(address + bytes) as usize].fill(to);
         }
         fn may(&self, at: u64) -> bool {
-            self.0.lock().unwrap().0[at as usize]
+            self.open[at as usize]
         }
     }
 
     impl Checker for Bytes {
-        fn close(&self, address: u64, bytes: u64) {
+        fn close(&mut self, address: u64, bytes: u64) {
             self.set(address, bytes, false);
         }
-        fn open(&self, address: u64, bytes: u64) {
+        fn open(&mut self, address: u64, bytes: u64) {
             self.set(address, bytes, true);
         }
-        fn went(&self, address: u64, bytes: u64) {
+        fn went(&mut self, address: u64, bytes: u64) {
             self.set(address, bytes, true);
         }
-        fn give(&self, address: u64, bytes: u64) {
+        fn give(&mut self, address: u64, bytes: u64) {
             self.set(address, bytes, true);
-            let begun = &mut self.0.lock().unwrap().1;
-            assert!(begun.range(..address + bytes).next_back().is_none_or(|(a, n)| a + n <= address));
-            begun.insert(address, bytes);
+            assert!(self.begun.range(..address + bytes).next_back().is_none_or(|(a, n)| a + n <= address));
+            self.begun.insert(address, bytes);
         }
-        fn take(&self, address: u64, bytes: u64) {
-            assert_eq!(self.0.lock().unwrap().1.remove(&address), Some(bytes));
+        fn take(&mut self, address: u64, bytes: u64) {
+            assert_eq!(self.begun.remove(&address), Some(bytes));
             self.set(address, bytes, false);
         }
-        fn forget(&self, address: u64, bytes: u64) {
-            assert_eq!(self.0.lock().unwrap().1.remove(&address), Some(bytes));
+        fn forget(&mut self, address: u64, bytes: u64) {
+            assert_eq!(self.begun.remove(&address), Some(bytes));
         }
-        fn keep(&self, address: u64, bytes: u64) {
+        fn keep(&mut self, address: u64, bytes: u64) {
             self.give(address, bytes);
         }
-        fn unkeep(&self, address: u64, bytes: u64) {
+        fn unkeep(&mut self, address: u64, bytes: u64) {
             self.forget(address, bytes);
         }
     }
@@ -354,10 +365,10 @@ mod tests {
         fn what_somebody_uses_is_open_and_nothing_else(
             steps in prop::collection::vec((0u8..10, 0u64..64, 1u64..200, 0u64..3), 1..80)
         ) {
-            let bytes = Bytes(Mutex::new((vec![true; SIZE], BTreeMap::new())));
+            let mut bytes = Bytes::all_open();
             let (mut shade, mut model) = (Shade::default(), [User::Nobody; SIZE]);
             let (mut live, mut waiting, mut count) = (Vec::new(), Vec::new(), 0);
-            shade.came(&bytes, 0, SIZE as u64);
+            shade.came(&mut bytes, 0, SIZE as u64);
             for (what, place, n, s) in steps {
                 let at = place * 16;
                 let n = n.min(SIZE as u64 - at);
@@ -368,14 +379,14 @@ mod tests {
                 };
                 match what {
                     0..=2 if !model[range.clone()].iter().any(|u| matches!(u, User::Block(_))) => {
-                        shade.alloc(&bytes, at, n);
+                        shade.alloc(&mut bytes, at, n);
                         count += 1;
                         model[range].fill(User::Block(count));
                         live.push((at, count));
                     }
                     3 if !live.is_empty() => {
                         let (at, number) = live.swap_remove(place as usize % live.len());
-                        shade.free(&bytes, at, (s > 0).then_some(s), false);
+                        shade.free(&mut bytes, at, (s > 0).then_some(s), false);
                         freed(&mut model, number);
                     }
                     4 if !live.is_empty() => {
@@ -386,13 +397,13 @@ mod tests {
                     5 if !waiting.is_empty() => {
                         let (at, number) = waiting.remove(0);
                         prop_assert!(shade.waits(at));
-                        shade.free(&bytes, at, (s > 0).then_some(s), false);
+                        shade.free(&mut bytes, at, (s > 0).then_some(s), false);
                         freed(&mut model, number);
                     }
                     6 | 8 => {
                         let idle = if what == 6 { s } else { ENDED };
                         for (stream, number) in shade.streams().into_iter().filter(|a| a.0 == idle) {
-                            shade.passed(&bytes, stream, number);
+                            shade.passed(&mut bytes, stream, number);
                         }
                         model.iter_mut().filter(|u| **u == User::Work(idle)).for_each(|u| *u = User::Nobody);
                     }
@@ -401,8 +412,8 @@ mod tests {
                         model.iter_mut().filter(|u| **u == User::Work(s)).for_each(|u| *u = User::Work(ENDED));
                     }
                     7 => {
-                        shade.lift(&bytes, at, n);
-                        shade.lower(&bytes, at, n);
+                        shade.lift(&mut bytes, at, n);
+                        shade.lower(&mut bytes, at, n);
                     }
                     _ => {}
                 }
@@ -410,34 +421,34 @@ mod tests {
                     prop_assert_eq!(bytes.may(b as u64), *user != User::Nobody, "byte {}", b);
                 }
             }
-            shade.end(&bytes);
+            shade.end(&mut bytes);
             prop_assert!((0..SIZE as u64).all(|b| bytes.may(b)));
         }
     }
 
     #[test]
     fn a_range_that_sleeps_comes_back_with_its_blocks() {
-        let bytes = Bytes(Mutex::new((vec![true; SIZE], BTreeMap::new())));
+        let mut bytes = Bytes::all_open();
         let mut shade = Shade::default();
-        shade.came(&bytes, 0, 512);
-        shade.alloc(&bytes, 64, 10);
-        shade.alloc(&bytes, 128, 10);
-        shade.free(&bytes, 128, Some(7), false);
-        shade.went(&bytes, 0, 512);
-        shade.came(&bytes, 0, 512);
+        shade.came(&mut bytes, 0, 512);
+        shade.alloc(&mut bytes, 64, 10);
+        shade.alloc(&mut bytes, 128, 10);
+        shade.free(&mut bytes, 128, Some(7), false);
+        shade.went(&mut bytes, 0, 512);
+        shade.came(&mut bytes, 0, 512);
         assert!(bytes.may(64) && bytes.may(73) && !bytes.may(63) && !bytes.may(74));
         assert!(!bytes.may(128) && shade.streams().is_empty());
         // A graph may use what it had, until somebody else has it.
-        shade.free(&bytes, 64, Some(7), true);
-        shade.lower(&bytes, 0, 512);
+        shade.free(&mut bytes, 64, Some(7), true);
+        shade.lower(&mut bytes, 0, 512);
         assert!(bytes.may(64) && shade.streams().is_empty());
-        shade.alloc(&bytes, 64, 4);
-        shade.free(&bytes, 64, None, false);
+        shade.alloc(&mut bytes, 64, 4);
+        shade.free(&mut bytes, 64, None, false);
         assert!(!bytes.may(64) && bytes.may(68));
         // A free that failed.
-        shade.alloc(&bytes, 200, 8);
-        shade.free(&bytes, 200, None, false);
-        shade.live_on(&bytes, 200, 8);
+        shade.alloc(&mut bytes, 200, 8);
+        shade.free(&mut bytes, 200, None, false);
+        shade.live_on(&mut bytes, 200, 8);
         assert!(bytes.may(200) && !bytes.may(208));
     }
 }

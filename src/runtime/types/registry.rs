@@ -4,13 +4,13 @@
 //! goes through the gate; looking up an open device takes only the table's lock.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::levels;
 use crate::base::sync::system::Mutex;
 use crate::base::sync::system::lock;
 use crate::device::cuda::CudaOptions;
 use crate::device::host::HostOptions;
 use crate::device::{DeviceType, MAX_TYPE_NAME, MemoryInfo, Sizes, Versions};
 use crate::fail;
+use crate::locks;
 use crate::runtime::device::state::DeviceState;
 use crate::runtime::device::table;
 use crate::runtime::entry::reentry::may_block;
@@ -43,7 +43,7 @@ struct Registry {
 }
 
 static GATE: Gate = Gate::new();
-static REGISTRY: Mutex<Registry, { levels::REGISTRY }> =
+static REGISTRY: Mutex<Registry, locks::Registry> =
     Mutex::new(Registry { entries: Vec::new(), started: false, born: 0, host: None, cuda: None });
 
 impl Registry {

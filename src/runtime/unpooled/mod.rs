@@ -16,6 +16,7 @@ use crate::core::{
 };
 use crate::device::{Device, DriverPool, Sizes, StreamId};
 use crate::fail;
+use crate::locks;
 use crate::runtime::backing::{DeviceBacking, Places, check_free};
 use crate::runtime::entry::usage::Usage;
 use crate::runtime::watch::latency::Latency;
@@ -49,7 +50,7 @@ pub(crate) struct Unpooled {
     order: Order,
     sizes: Sizes,
     by_driver: bool,
-    account: Mutex<Account>,
+    account: Mutex<Account, locks::Unpooled>,
     /// Signalled when a thread has finished giving back or taking a block.
     put_down: Condvar,
 }
@@ -96,7 +97,7 @@ impl Unpooled {
         &self.supply
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, Account>> {
+    fn lock(&self) -> Result<MutexGuard<'_, Account, locks::Unpooled>> {
         let a = lock(&self.account);
         if a.closed {
             fail!(Code::NotInitialized, "the device was finalised");

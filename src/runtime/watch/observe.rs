@@ -9,15 +9,15 @@
 
 use crate::base::clock::{self, Span};
 use crate::base::ring::Ring;
-use crate::base::sync::levels;
-use crate::base::sync::system::{Mutex, lock};
+use crate::base::sync::system::{Mutex, ReadGuard, RwLock, lock};
 use crate::core::{BlockInfo, Freeing, PoolId};
 use crate::device::StreamId;
+use crate::locks;
 use crate::runtime::entry::tags;
 use crate::runtime::watch::latency::Latencies;
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 /// What happened. The numbers stand in files and in the C API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,10 +163,17 @@ impl Event {
 /// The words of an event.
 pub(crate) const WORDS: usize = 7;
 
-const HOST: u64 = 1 << 8;
-const AT_ONCE: u64 = 2 << 8;
-const STREAM: u64 = 4 << 8;
-const ENDED: u64 = 8 << 8;
+bitflags::bitflags! {
+    /// What is true of an event: bits of its second word, which also has its kind and its thread.
+    #[derive(Clone, Copy)]
+    struct Flags: u64 {
+        const HOST = 1 << 8;
+        const AT_ONCE = 1 << 9;
+        /// It has a stream.
+        const STREAM = 1 << 10;
+        const ENDED = 1 << 11;
+    }
+}
 
 /// An event as it is told: few words, as many are written down in a second, and the time as the processor counts it.
 #[derive(Clone, Copy, Debug)]
@@ -174,12 +181,12 @@ pub struct Told(pub(crate) [u64; WORDS]);
 
 impl Told {
     pub(crate) fn new(e: &Event) -> Told {
-        let flag = |is: bool, bit| if is { bit } else { 0 };
-        let flags = flag(e.host, HOST)
-            | flag(e.at_once, AT_ONCE)
-            | flag(e.stream.is_some(), STREAM)
-            | flag(e.ended, ENDED);
-        let what = e.kind as u64 | flags | u64::from(e.thread) << 32;
+        let mut flags = Flags::empty();
+        flags.set(Flags::HOST, e.host);
+        flags.set(Flags::AT_ONCE, e.at_once);
+        flags.set(Flags::STREAM, e.stream.is_some());
+        flags.set(Flags::ENDED, e.ended);
+        let what = e.kind as u64 | flags.bits() | u64::from(e.thread) << 32;
         let pool = u64::from(e.pool.0) | u64::from(e.tag) << 32;
         // A range of memory has no stream.
         Told([e.time, what, e.address, e.bytes, e.requested, e.stream.unwrap_or(e.home), pool])
@@ -199,16 +206,17 @@ impl Told {
     pub(crate) fn event_in(&self, times: &Span) -> Option<Event> {
         let [ticks, what, address, bytes, requested, stream, pool] = self.0;
         let kind = self.kind()?;
+        let flags = Flags::from_bits_truncate(what);
         Some(Event {
             time: times.ns_at(ticks),
             kind,
-            host: what & HOST != 0,
-            at_once: what & AT_ONCE != 0,
+            host: flags.contains(Flags::HOST),
+            at_once: flags.contains(Flags::AT_ONCE),
             address,
             bytes,
             requested,
-            stream: (what & STREAM != 0).then_some(stream),
-            ended: what & ENDED != 0,
+            stream: flags.contains(Flags::STREAM).then_some(stream),
+            ended: flags.contains(Flags::ENDED),
             pool: PoolId(pool as u32),
             thread: (what >> 32) as u32,
             tag: (pool >> 32) as u16,
@@ -281,13 +289,13 @@ pub(crate) struct Observers {
     /// How long calls take.
     pub latencies: Latencies,
     /// Held while the list changes.
-    changing: Mutex<(), { levels::OBSERVERS }>,
+    changing: Mutex<(), locks::Observers>,
     stripes: [Stripe; STRIPES],
 }
 
 #[derive(Default)]
 #[repr(align(128))]
-struct Stripe(RwLock<List>);
+struct Stripe(RwLock<List, locks::Stripe>);
 
 impl Observers {
     /// Whether there is any. Relaxed: a call that misses one ran before it was added.
@@ -314,13 +322,20 @@ impl Observers {
         stream: StreamId,
         pool: PoolId,
     ) {
-        self.tell_words(EventKind::Alloc as u64 | STREAM, address, bytes, requested, stream, pool);
+        self.tell_words(
+            EventKind::Alloc as u64 | Flags::STREAM.bits(),
+            address,
+            bytes,
+            requested,
+            stream,
+            pool,
+        );
     }
 
     /// The same for a block that is freed and waits for nothing.
     #[inline(always)]
     pub(crate) fn tell_free(&self, address: u64, bytes: u64, requested: u64, stream: StreamId, pool: PoolId) {
-        let what = EventKind::FreeRequested as u64 | AT_ONCE | STREAM;
+        let what = EventKind::FreeRequested as u64 | Flags::AT_ONCE.union(Flags::STREAM).bits();
         self.tell_words(what, address, bytes, requested, stream, pool);
     }
 
@@ -412,9 +427,9 @@ impl Observers {
 
     /// The observers, by the stripe of the thread of that number.
     #[inline(always)]
-    fn list(&self, thread: u32) -> Option<RwLockReadGuard<'_, List>> {
+    fn list(&self, thread: u32) -> Option<ReadGuard<'_, List>> {
         let stripe = &self.stripes[thread as usize % STRIPES].0;
-        stripe.try_read().ok().or_else(|| list_soon(stripe))
+        stripe.try_read().or_else(|| list_soon(stripe))
     }
 
     /// Adds an observer.
@@ -423,7 +438,7 @@ impl Observers {
         let _turn = lock(&self.changing);
         for s in &self.stripes {
             let seat = Seat { ring: observer.ring().cloned(), observer: observer.clone() };
-            s.0.write().unwrap_or_else(PoisonError::into_inner).push(seat);
+            s.0.write().push(seat);
         }
         self.breathes.fetch_or(observer.breathes(), Relaxed);
         self.curious.fetch_or(observer.is_curious(), Relaxed);
@@ -437,7 +452,7 @@ impl Observers {
         self.curious.store(false, Relaxed);
         let mut all = List::new();
         for s in &self.stripes {
-            all = std::mem::take(&mut *s.0.write().unwrap_or_else(PoisonError::into_inner));
+            all = std::mem::take(&mut *s.0.write());
         }
         all.iter().for_each(|seat| seat.observer.left());
     }
@@ -447,7 +462,7 @@ impl Observers {
         let _turn = lock(&self.changing);
         let (mut left, mut breathes, mut curious) = (0, false, false);
         for s in &self.stripes {
-            let mut list = s.0.write().unwrap_or_else(PoisonError::into_inner);
+            let mut list = s.0.write();
             list.retain(|seat| !Arc::ptr_eq(&seat.observer, observer));
             left = list.len();
             breathes = list.iter().any(|seat| seat.observer.breathes());
@@ -465,14 +480,14 @@ impl Observers {
 /// observer that called the library.
 #[cold]
 #[inline(never)]
-fn list_soon(stripe: &RwLock<List>) -> Option<RwLockReadGuard<'_, List>> {
+fn list_soon(stripe: &RwLock<List, locks::Stripe>) -> Option<ReadGuard<'_, List>> {
     const TRIES: u32 = 10_000;
     (0..TRIES).find_map(|n| {
         if n % 100 == 99 {
             std::thread::yield_now();
         }
         std::hint::spin_loop();
-        stripe.try_read().ok()
+        stripe.try_read()
     })
 }
 

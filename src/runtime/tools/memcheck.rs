@@ -1,5 +1,5 @@
-//! memcheck, a tool of valgrind: it is told through *client requests*, a few instructions that do nothing on a processor
-//! and that valgrind recognises. So they cost nothing to have, and need neither a header nor a library.
+//! memcheck, a tool of valgrind. It is told through *client requests*: a few instructions that do nothing on a processor and
+//! that valgrind recognises. So they need neither a header nor a library, and cost next to nothing outside of valgrind.
 //!
 //! The blocks of a device are a *memory pool* in valgrind's words. Reports then say how far from which block an address
 //! lies, and where that was allocated and freed.
@@ -8,7 +8,7 @@
 //! mechanism", and the headers `valgrind.h` and `memcheck.h`), which never change. The crate that wraps these headers
 //! wants them, and a C compiler, wherever the library is built.
 
-use super::Checker;
+use super::checker::Checker;
 use std::fs;
 
 const RUNNING_ON_VALGRIND: u64 = 0x1001;
@@ -86,24 +86,24 @@ pub(super) fn find() -> Option<Box<dyn Checker>> {
 }
 
 impl Checker for Memcheck {
-    fn close(&self, address: u64, bytes: u64) {
+    fn close(&mut self, address: u64, bytes: u64) {
         ask(MAKE_MEM_NOACCESS, [address, bytes, 0, 0]);
     }
 
-    fn open(&self, address: u64, bytes: u64) {
+    fn open(&mut self, address: u64, bytes: u64) {
         ask(MAKE_MEM_DEFINED, [address, bytes, 0, 0]);
     }
 
-    fn give(&self, address: u64, bytes: u64) {
+    fn give(&mut self, address: u64, bytes: u64) {
         ask(MEMPOOL_ALLOC, [self.pool(), address, bytes, 0]);
     }
 
-    fn take(&self, address: u64, _: u64) {
+    fn take(&mut self, address: u64, _: u64) {
         ask(MEMPOOL_FREE, [self.pool(), address, 0, 0]);
     }
 
-    /// A block that is freed loses its memory, so it is first moved to where it has none, which moves nothing else.
-    fn forget(&self, address: u64, _: u64) {
+    /// memcheck makes the memory of a freed block inaccessible. So the block is first moved to an address without memory.
+    fn forget(&mut self, address: u64, _: u64) {
         ask(MEMPOOL_CHANGE, [self.pool(), address, self.pool(), 0]);
         ask(MEMPOOL_FREE, [self.pool(), self.pool(), 0, 0]);
     }

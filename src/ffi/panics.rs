@@ -6,7 +6,7 @@ use std::panic::Location;
 /// The path prefix of this library's sources, as panics report it.
 const OURS: &str = {
     let here = file!().as_bytes();
-    let (head, _) = here.split_at(here.len() - "base/quiet.rs".len());
+    let (head, _) = here.split_at(here.len() - "ffi/panics.rs".len());
     match std::str::from_utf8(head) {
         Ok(head) => head,
         Err(_) => file!(),
@@ -19,7 +19,7 @@ fn ours(at: Option<&Location<'_>>) -> bool {
 
 /// From now on this library's own panics print nothing. Called by the C interfaces, which turn each into a status; a
 /// Rust caller gets the panic itself and wants its text.
-pub(crate) fn panics() {
+pub(crate) fn silence() {
     // Not in the library's unit tests: their failures are panics in these very files.
     #[cfg(not(test))]
     {

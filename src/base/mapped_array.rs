@@ -1,5 +1,7 @@
-//! Arrays that are allocated at their maximum length and use memory only for the pages that are touched: they hold
-//! the metadata of a device of any size without a resize, a copy or an extra pointer.
+//! Arrays that are mapped at their maximum length and use memory only for the pages that are touched. So a table can be
+//! as long as it may ever get from the start: it needs no resize, no copy and no extra pointer.
+//!
+//! All values are zero at first ([`Zeroable`]). The array hands out shared references only, so its values are atomics.
 
 use crate::base::error::Result;
 #[cfg(not(loom))]
@@ -39,27 +41,27 @@ unsafe impl<T: Zeroable, const N: usize> Zeroable for [T; N] {
     }
 }
 
-/// Six 32-bit words and a 64-bit one, 32 bytes in all, half a cache line: the shape of a block descriptor.
+/// Two values side by side, at a multiple of 32 bytes: where they are no longer than that, they share a cache line.
 #[derive(Debug)]
 #[repr(C, align(32))]
-pub struct Record {
-    /// Six 32-bit words; the user gives them their meaning.
-    pub word: [AtomicU32; 6],
-    /// One 64-bit word.
-    pub wide: AtomicU64,
+pub struct Pair<A, B> {
+    /// The first value.
+    pub first: A,
+    /// The second value.
+    pub second: B,
 }
-// SAFETY: all fields are zeroable.
-unsafe impl Zeroable for Record {
+// SAFETY: both fields are zeroable.
+unsafe impl<A: Zeroable, B: Zeroable> Zeroable for Pair<A, B> {
     #[cfg(loom)]
     fn zero() -> Self {
-        Record { word: Zeroable::zero(), wide: Zeroable::zero() }
+        Pair { first: A::zero(), second: B::zero() }
     }
 }
 
 /// An array of fixed length, zero at first; pages are committed as they are touched.
 #[cfg(not(loom))]
 #[derive(Debug)]
-pub struct LazyArray<T: Zeroable> {
+pub struct MappedArray<T: Zeroable> {
     ptr: *mut T,
     len: usize,
     bytes: usize,
@@ -68,13 +70,13 @@ pub struct LazyArray<T: Zeroable> {
 
 #[cfg(not(loom))]
 // SAFETY: it hands out shared references only, and `T: Sync` (by `Zeroable`).
-unsafe impl<T: Zeroable> Sync for LazyArray<T> {}
+unsafe impl<T: Zeroable> Sync for MappedArray<T> {}
 #[cfg(not(loom))]
 // SAFETY: it owns its memory; any thread may release it.
-unsafe impl<T: Zeroable> Send for LazyArray<T> {}
+unsafe impl<T: Zeroable> Send for MappedArray<T> {}
 
 #[cfg(not(loom))]
-impl<T: Zeroable> LazyArray<T> {
+impl<T: Zeroable> MappedArray<T> {
     /// An array of `len` zero values. Fails when the address space (or its limit) is used up.
     pub fn new(len: usize) -> Result<Self> {
         let bytes = len
@@ -85,7 +87,7 @@ impl<T: Zeroable> LazyArray<T> {
             })?
             .max(1);
         let ptr = raw::take(bytes)?;
-        Ok(LazyArray { ptr: ptr.cast(), len, bytes, _own: PhantomData })
+        Ok(MappedArray { ptr: ptr.cast(), len, bytes, _own: PhantomData })
     }
 
     /// Sets every value back to zero; until touched again, none costs memory. Other threads may read and write
@@ -96,7 +98,7 @@ impl<T: Zeroable> LazyArray<T> {
 }
 
 #[cfg(not(loom))]
-impl<T: Zeroable> Deref for LazyArray<T> {
+impl<T: Zeroable> Deref for MappedArray<T> {
     type Target = [T];
     #[inline(always)]
     fn deref(&self) -> &[T] {
@@ -106,7 +108,7 @@ impl<T: Zeroable> Deref for LazyArray<T> {
 }
 
 #[cfg(not(loom))]
-impl<T: Zeroable> Drop for LazyArray<T> {
+impl<T: Zeroable> Drop for MappedArray<T> {
     fn drop(&mut self) {
         raw::give_back(self.ptr.cast(), self.bytes);
     }
@@ -169,7 +171,7 @@ mod raw {
 }
 
 #[cfg(loom)]
-pub use modelled::LazyArray;
+pub use modelled::MappedArray;
 
 /// Under loom an element is made when it is first accessed: a model touches few of the millions.
 #[cfg(loom)]
@@ -180,15 +182,15 @@ mod modelled {
 
     /// A fixed-length array, zero at first.
     #[derive(Debug)]
-    pub struct LazyArray<T: Zeroable> {
+    pub struct MappedArray<T: Zeroable> {
         len: usize,
         made: Mutex<HashMap<usize, Box<T>>>,
     }
 
-    impl<T: Zeroable> LazyArray<T> {
+    impl<T: Zeroable> MappedArray<T> {
         /// An array of `len` zero values.
         pub fn new(len: usize) -> Result<Self> {
-            Ok(LazyArray { len, made: Mutex::default() })
+            Ok(MappedArray { len, made: Mutex::default() })
         }
         /// No model looks at what comes after the end of a device.
         pub fn discard(&self) {}
@@ -208,7 +210,7 @@ mod modelled {
         }
     }
 
-    impl<T: Zeroable> std::ops::Index<usize> for LazyArray<T> {
+    impl<T: Zeroable> std::ops::Index<usize> for MappedArray<T> {
         type Output = T;
         #[expect(clippy::panic, reason = "as with a slice")]
         fn index(&self, index: usize) -> &T {
@@ -229,7 +231,7 @@ mod raw {
     }
 
     pub(super) fn take(bytes: usize) -> Result<*mut u8> {
-        // SAFETY: the size is not 0 (`LazyArray::new`).
+        // SAFETY: the size is not 0 (`MappedArray::new`).
         let p = unsafe { alloc_zeroed(layout(bytes)?) };
         if p.is_null() { Err(Error::new(Code::System, "no memory for metadata")) } else { Ok(p) }
     }
@@ -252,7 +254,7 @@ mod tests {
 
     #[test]
     fn is_zero_long_and_lazy() {
-        let a = LazyArray::<AtomicU32>::new(1 << 30).unwrap(); // 4 GiB, more than a test should touch
+        let a = MappedArray::<AtomicU32>::new(1 << 30).unwrap(); // 4 GiB, more than a test should touch
         assert_eq!(a.len(), 1 << 30);
         assert_eq!(a[(1 << 30) - 1].load(Ordering::Relaxed), 0);
         a[7].store(9, Ordering::Relaxed);
@@ -262,7 +264,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn what_is_discarded_is_zero_again_and_usable() {
-        let a = LazyArray::<AtomicU64>::new(4 << 20).unwrap();
+        let a = MappedArray::<AtomicU64>::new(4 << 20).unwrap();
         a.iter().step_by(512).for_each(|x| x.store(7, Ordering::Relaxed));
         a.discard();
         assert!(a.iter().step_by(512).all(|x| x.load(Ordering::Relaxed) == 0));
@@ -272,11 +274,6 @@ mod tests {
 
     #[test]
     fn absurd_length_is_an_error() {
-        assert!(LazyArray::<AtomicU64>::new(usize::MAX / 2).is_err());
-    }
-
-    #[test]
-    fn record_is_half_a_line() {
-        assert_eq!(size_of::<Record>(), 32);
+        assert!(MappedArray::<AtomicU64>::new(usize::MAX / 2).is_err());
     }
 }

@@ -5,6 +5,7 @@
 //! The contract is that of the Itanium C++ ABI, "Exception Handling", level I. On systems other than Linux on x86-64
 //! and aarch64 nothing is caught: there an exception ends the process.
 
+use crate::base::sync::levels::{Called, check_unlocked};
 use std::fmt;
 
 /// The body threw an exception, which has been caught and destroyed.
@@ -24,14 +25,22 @@ impl fmt::Display for Thrown {
     }
 }
 
-/// Runs the body and catches an exception that leaves it. Panics pass through.
-#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+/// Runs the body, which calls code of others, and catches an exception that leaves it. Panics pass through. The calling
+/// thread holds no lock, since the code may call this library.
+#[cfg_attr(debug_assertions, track_caller)]
 pub(crate) fn caught<R>(body: impl FnOnce() -> R) -> Result<R, Thrown> {
+    check_unlocked(Called::Callback);
+    run(body)
+}
+
+/// As for [`caught`].
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+fn run<R>(body: impl FnOnce() -> R) -> Result<R, Thrown> {
     Ok(body())
 }
 
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub(crate) use taken_over::caught;
+use taken_over::run;
 
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod taken_over {
@@ -70,10 +79,10 @@ mod taken_over {
         result: Option<R>,
     }
 
-    /// Runs the body and catches an exception that leaves it. Panics pass through.
-    pub(crate) fn caught<R>(body: impl FnOnce() -> R) -> Result<R, Thrown> {
+    /// As for [`caught`](super::caught).
+    pub(super) fn run<R>(body: impl FnOnce() -> R) -> Result<R, Thrown> {
         unsafe extern "C-unwind" fn run<F: FnOnce() -> R, R>(call: *mut c_void) {
-            // SAFETY: `caught` gives its own `Call` of these types, which it does not touch meanwhile.
+            // SAFETY: the outer function gives its own `Call` of these types, which it does not touch meanwhile.
             let call = unsafe { &mut *call.cast::<Call<F, R>>() };
             if let Some(body) = call.body.take() {
                 call.result = Some(body());

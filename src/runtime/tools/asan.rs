@@ -1,10 +1,10 @@
-//! AddressSanitizer: two functions of its runtime, which a program that is built with it has, mark memory as poisoned or
-//! not. They are weak symbols here, so the library needs no option of the compiler.
+//! AddressSanitizer. A program that is built with it contains its runtime, of which two functions mark memory as poisoned or
+//! not. They are weak symbols here, so the library is built without any option for it.
 //!
-//! It keeps one byte for each 8 bytes: of those only the first n can be good. Blocks begin at multiples of 8, so the end
-//! of each is exact.
+//! The runtime keeps one byte for each 8 bytes of memory, which says that the first n of them may be touched. Blocks begin at
+//! multiples of 8, so the end of each is exact.
 
-use super::Checker;
+use super::checker::Checker;
 use std::ffi::c_void;
 use std::ptr;
 
@@ -79,28 +79,28 @@ fn at(address: u64) -> *const c_void {
 }
 
 impl Checker for Asan {
-    fn close(&self, address: u64, bytes: u64) {
+    fn close(&mut self, address: u64, bytes: u64) {
         // SAFETY: changes only what the sanitizer has noted of a range that is ours.
         unsafe { (self.poison)(at(address), bytes as usize) };
     }
 
-    fn open(&self, address: u64, bytes: u64) {
+    fn open(&mut self, address: u64, bytes: u64) {
         // SAFETY: as above.
         unsafe { (self.unpoison)(at(address), bytes as usize) };
     }
 
-    fn went(&self, address: u64, bytes: u64) {
-        // These addresses may be somebody else's next.
+    fn went(&mut self, address: u64, bytes: u64) {
+        // Somebody else may get these addresses next.
         self.open(address, bytes);
     }
 
-    fn give(&self, address: u64, bytes: u64) {
+    fn give(&mut self, address: u64, bytes: u64) {
         self.open(address, bytes);
     }
 
-    fn take(&self, address: u64, bytes: u64) {
+    fn take(&mut self, address: u64, bytes: u64) {
         self.close(address, bytes);
     }
 
-    fn forget(&self, _: u64, _: u64) {}
+    fn forget(&mut self, _: u64, _: u64) {}
 }

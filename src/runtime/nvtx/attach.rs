@@ -1,6 +1,7 @@
 //! How a tool is found, and what it is told: all calls of NVTX functions are here.
 //!
-//! The tool's functions may be called from any thread with any lock held; they do not call this library.
+//! The tool's functions are called from any thread, with locks held (`docs/architecture.md`, "Locks"). They do not call this
+//! library.
 
 use super::abi::*;
 use crate::base::loaded;
@@ -10,13 +11,13 @@ use std::ptr::{from_mut, from_ref, null, null_mut, without_provenance};
 use std::sync::atomic::{AtomicIsize, AtomicPtr, Ordering::Relaxed};
 
 const VARIABLE: &str = if usize::BITS == 64 { "NVTX_INJECTION64_PATH" } else { "NVTX_INJECTION32_PATH" };
-/// As many slots as any module has, and a null behind the last.
+/// The greatest number of slots of a module, and a null behind the last.
 const MOST: usize = 17;
 
 /// The functions that the tool has put in, by module and callback.
 static SLOTS: [[Slot; MOST]; SIZES.len()] =
     [const { [const { AtomicPtr::new(null_mut()) }; MOST] }; SIZES.len()];
-/// For each of them where it is: what the tool is given.
+/// Where each of them lies; the tool gets this table.
 static TABLES: [[AtomicPtr<Slot>; MOST]; SIZES.len()] =
     [const { [const { AtomicPtr::new(null_mut()) }; MOST] }; SIZES.len()];
 static MEM: [AtomicIsize; MEM_SLOTS] = [const { AtomicIsize::new(0) }; MEM_SLOTS];
@@ -25,7 +26,7 @@ static EXPORT_CALLBACKS: ExportCallbacks = ExportCallbacks { bytes: size_of::<Ex
 static EXPORT_VERSION: ExportVersion =
     ExportVersion { bytes: size_of::<ExportVersion>(), version: VERSION as u32, reserved: 0, set_version };
 
-/// What the tool asks for first.
+/// The function that the tool calls first, to get the tables.
 unsafe extern "C" fn export(what: u32) -> *const c_void {
     match what {
         CALLBACKS => from_ref(&EXPORT_CALLBACKS).cast(),
@@ -36,7 +37,7 @@ unsafe extern "C" fn export(what: u32) -> *const c_void {
 
 unsafe extern "C" fn set_version(_: u32) {}
 
-/// The table of a module. 0: there is none.
+/// Gives the tool the table of a module. 0: there is no such module.
 unsafe extern "C" fn table(module: c_int, to: *mut *const AtomicPtr<Slot>, count: *mut u32) -> c_int {
     let module = usize::try_from(module).unwrap_or(0);
     let Some(&size) = SIZES.get(module).filter(|&&s| s != 0) else { return 0 };
@@ -51,7 +52,7 @@ unsafe extern "C" fn table(module: c_int, to: *mut *const AtomicPtr<Slot>, count
     1
 }
 
-/// A tool that was found. Its functions are in the tables, and stay.
+/// A tool that was found. Its functions are in the tables and stay there.
 pub(super) struct Tool {
     domain: AtomicPtr<c_void>,
     memory: Option<Memory>,
@@ -67,11 +68,10 @@ pub(crate) struct Memory {
     regions_unregister: RegionsUnregister,
 }
 
-/// The number of the tool's domain, or of one of its heaps: a pointer that is never followed here.
+/// The tool's handle for its domain, as a number: it is never followed here.
 type Domain = usize;
 
-/// The tool that the environment names, once it has filled in the tables. `None` where there is none, and where it does
-/// not want to be one.
+/// The tool that the environment names, after it has filled in the tables. `None` if it names none, or if the tool declines.
 pub(super) fn find() -> Option<Tool> {
     let path = std::env::var_os(VARIABLE).filter(|p| !p.is_empty())?;
     for (module, &size) in SIZES.iter().enumerate() {
@@ -139,7 +139,7 @@ fn extension(extend: InitializeExtension, domain: Domain) -> Option<Memory> {
     })
 }
 
-/// What the tool has put into a slot, which is of type `F`: a function pointer.
+/// The function that the tool has put into a slot, if any. `F` is the type of the function pointer.
 fn function<F: Copy>(slot: &Slot) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
     let f = slot.load(Relaxed);
@@ -174,7 +174,7 @@ impl Tool {
         }
     }
 
-    /// Whether the range has begun, and must be ended.
+    /// Begins a range on this thread. Returns whether it must be ended.
     pub(super) fn push(&self, what: &'static CStr, value: u64) -> bool {
         let Some(f) = function::<RangePush>(&SLOTS[CORE2][RANGE_PUSH]) else { return false };
         // SAFETY: as above.
@@ -195,8 +195,8 @@ impl Memory {
         std::ptr::without_provenance_mut(self.domain)
     }
 
-    /// A range of which only regions may be used; the tool's number of it, or `None`.
-    pub(super) fn heap(&self, address: u64, bytes: u64) -> Option<usize> {
+    /// Registers a range, of which only regions may be used. Returns the tool's number for it, or `None`.
+    pub(crate) fn heap(&self, address: u64, bytes: u64) -> Option<usize> {
         let range = VirtualRange { bytes: bytes as usize, at: without_provenance(address as usize) };
         let desc = HeapDesc {
             compat: MEM_COMPAT,
@@ -215,15 +215,15 @@ impl Memory {
         (!heap.is_null()).then(|| heap.addr())
     }
 
-    /// The heap is one no more, and has no regions.
-    pub(super) fn end_heap(&self, heap: usize) {
+    /// Unregisters a heap, which has no regions any more.
+    pub(crate) fn end_heap(&self, heap: usize) {
         let heap = std::ptr::without_provenance_mut(heap);
         // SAFETY: the tool's function with its own domain and heap.
         unsafe { (self.heap_unregister)(self.domain(), heap) };
     }
 
-    /// A region that may be used.
-    pub(super) fn region(&self, heap: usize, address: u64, bytes: u64) {
+    /// Registers a region of a heap: memory that may be used.
+    pub(crate) fn region(&self, heap: usize, address: u64, bytes: u64) {
         let range = VirtualRange { bytes: bytes as usize, at: without_provenance(address as usize) };
         let batch = RegisterBatch {
             compat: MEM_COMPAT,
@@ -239,8 +239,8 @@ impl Memory {
         unsafe { (self.regions_register)(self.domain(), &batch) };
     }
 
-    /// The region that begins there is one no more.
-    pub(super) fn end_region(&self, address: u64) {
+    /// Unregisters the region that begins at `address`.
+    pub(crate) fn end_region(&self, address: u64) {
         let at: *const c_void = without_provenance(address as usize);
         let batch = UnregisterBatch {
             compat: MEM_COMPAT,

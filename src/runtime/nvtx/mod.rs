@@ -1,26 +1,25 @@
 //! NVTX, by which tools of NVIDIA see what a program does: ranges and marks in a domain "millpond", and, through its
 //! memory extension, heaps and the regions in them.
 //!
-//! NVTX is no library: a tool that runs a program names a shared library of its own in `NVTX_INJECTION64_PATH`, and
-//! whoever has something to tell loads it, gives it tables, and calls what the tool has put there (`attach.rs`).
-//! Without that variable nothing is loaded, and telling costs the look at one flag.
+//! NVTX is no library. A tool that runs a program names a shared library of its own in `NVTX_INJECTION64_PATH`; whoever has
+//! something to tell loads it, gives it tables, and calls the functions that the tool has put there (`attach.rs`). Without
+//! that variable nothing is loaded, and each call here reads one flag.
 
 mod abi;
 mod attach;
-mod memory;
 
 use attach::Tool;
 use std::ffi::CStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
 
-pub(crate) use memory::Heaps;
+pub(crate) use attach::Memory;
 
 static TOOL: OnceLock<Option<Tool>> = OnceLock::new();
 /// Whether there is a tool.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Looks for a tool, once in a process. The driver of the device that is to be told of has been started.
+/// Looks for a tool, once in a process. The driver of the device that is to be watched has been started.
 pub(crate) fn start() {
     let tool = TOOL.get_or_init(attach::find);
     ON.store(tool.is_some(), Release); // pairs with the Acquire in `tool`
@@ -31,19 +30,19 @@ fn tool() -> Option<&'static Tool> {
     if ON.load(Acquire) { TOOL.get()?.as_ref() } else { None }
 }
 
-/// Heaps and regions, if the tool wants to know of them.
-pub(crate) fn heaps() -> Option<Heaps> {
-    tool()?.memory().map(Heaps::new)
+/// The tool's memory extension, if it has that.
+pub(crate) fn memory() -> Option<Memory> {
+    tool()?.memory()
 }
 
-/// Something has happened. `value` is shown with it.
+/// Marks a moment. The tool shows `value` with it.
 pub(crate) fn mark(what: &'static CStr, value: u64) {
     if let Some(t) = tool() {
         t.mark(what, value);
     }
 }
 
-/// Something goes on until the result is dropped, on the same thread; what begins later ends sooner.
+/// Begins a range, which ends when the result is dropped, on the same thread. Ranges nest.
 pub(crate) fn range(what: &'static CStr, value: u64) -> Range {
     Range(tool().filter(|t| t.push(what, value)))
 }
