@@ -7,7 +7,6 @@ use crate::fail;
 use crate::runtime::device::state::DeviceState;
 use crate::runtime::device::table;
 use crate::runtime::entry::fork;
-use crate::runtime::memory::Block;
 use std::sync::Arc;
 
 fn none_open() -> Error {
@@ -146,32 +145,42 @@ pub fn free(addr: u64, size: Option<u64>) -> Result<()> {
             _ => return ambiguous(addr, &starts),
         }
     }
-    let mut worst: Option<Error> = None;
-    let mut free = |d: &DeviceState, block| match d.memory().free_block(block, None, size) {
-        // A double free says more than an unknown pointer.
-        Err(e) if e.code() == Code::DoubleFree => {
-            worst = Some(e);
-            None
-        }
-        Err(e) if e.code() == Code::UnknownPointer => {
-            worst.get_or_insert(e);
-            None
-        }
-        done => Some(done),
-    };
     // Usually one device has the address, and its answer counts: the others know nothing of the address, or only that a
     // block was there before.
-    let mut has_any = false;
+    let mut worst = None;
     for d in table::open_devices() {
-        if let Some(block) = d.memory().find(addr) {
-            has_any = true;
-            if let Some(done) = free(d, block) {
-                return done;
-            }
+        match d.memory().free_own(addr, size) {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(e)) => keep_worst(e, &mut worst)?,
+            None => {}
         }
     }
-    if !has_any && let Some(done) = table::open_devices().find_map(|d| free(d, Block::At(addr))) {
-        return done;
+    free_unknown(addr, size, worst)
+}
+
+/// Keeps the answer of a device that does not have the block; another error is returned.
+#[cold]
+fn keep_worst(e: Error, worst: &mut Option<Error>) -> Result<()> {
+    match e.code() {
+        // A double free says more than an unknown pointer.
+        Code::DoubleFree => *worst = Some(e),
+        Code::UnknownPointer => _ = worst.get_or_insert(e),
+        _ => return Err(e),
+    }
+    Ok(())
+}
+
+/// The answer to a free of an address at which no device has a live block. `worst` is that of the devices that have memory
+/// there; if there is none, all are asked.
+#[cold]
+fn free_unknown(addr: u64, size: Option<u64>, mut worst: Option<Error>) -> Result<()> {
+    if worst.is_none() {
+        for d in table::open_devices() {
+            match d.memory().free(addr, None, size) {
+                Ok(()) => return Ok(()),
+                Err(e) => keep_worst(e, &mut worst)?,
+            }
+        }
     }
     let e = worst.unwrap_or_else(none_open);
     let other = table::open_devices()

@@ -217,6 +217,11 @@ impl Pooled {
         self.pond.free(offset, stream, size)
     }
 
+    /// All steps of a free that names no stream.
+    pub(super) fn free_at(&self, offset: u64, size: Option<u64>) -> Result<()> {
+        self.pond.free(offset, None, size)
+    }
+
     /// A request of 0 bytes: allocates nothing, but its arguments must be right.
     pub(super) fn nothing(&self, pool: PoolId, stream: Option<StreamId>) -> Result<u64> {
         self.pond.check_names(pool, stream)?;

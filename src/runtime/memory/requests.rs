@@ -46,13 +46,20 @@ impl Block {
 }
 
 impl Memory {
-    /// What to free for an address in memory that this one has now, in a block or not.
+    /// [`free`](Self::free) without a stream, if the address is in memory that this one has now, in a block or not.
     #[inline]
-    pub(crate) fn find(&self, addr: u64) -> Option<Block> {
-        match &self.how {
-            How::Pooled(p) => Some(Block::Found { addr, offset: p.places.offset(addr)? }),
-            How::Unpooled(u) => u.block(addr).ok().map(|_| Block::At(addr)),
-        }
+    pub(crate) fn free_own(&self, addr: u64, size: Option<u64>) -> Option<Result<()>> {
+        let block = match &self.how {
+            How::Pooled(p) => {
+                let offset = p.places.offset(addr)?;
+                if !self.marks.any() {
+                    return Some(p.free_at(offset, size));
+                }
+                Block::Found { addr, offset }
+            }
+            How::Unpooled(u) => u.block(addr).ok().map(|_| Block::At(addr))?,
+        };
+        Some(self.free_block(block, None, size))
     }
 
     /// Allocates memory for work queued on `stream` from now on. 0 bytes give address 0.
