@@ -1,5 +1,5 @@
 // What tests/cuda/nvtx_tool.c takes for NVTX is NVTX: its declarations are those of the published
-// headers, and a program that is written with these headers finds it. src/runtime/tools/nvtx is
+// headers, and a program that is written with these headers finds it. src/runtime/nvtx is
 // tested against that tool.
 
 #include <nvtx3/nvToolsExt.h>

@@ -6,6 +6,7 @@ use crate::capi::handles;
 use crate::capi::pool::{stream_id, to_ptr};
 use crate::capi::types::millpond_pool;
 use crate::paddle::abi::{C_Status, C_Stream};
+use crate::runtime::take_back;
 use std::ffi::c_void;
 
 /// As `millpond_pool_alloc`, but the requested bytes are 0 for work queued on `stream` from now on: a fill is queued
@@ -111,7 +112,7 @@ pub unsafe extern "C" fn millpond_pool_alloc_batch(
             match memory.alloc(id, stream, bytes as u64) {
                 Ok(addr) => blocks.push(addr),
                 Err(e) => {
-                    blocks.iter().for_each(|&addr| memory.take_back(addr, stream));
+                    blocks.iter().for_each(|&addr| take_back(memory, addr, stream));
                     return Err(handles::with_name(pool, e));
                 }
             }

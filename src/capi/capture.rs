@@ -42,10 +42,10 @@ pub unsafe extern "C" fn millpond_capture_begin(
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_capture, "out_capture") }?;
         let (device, id) = handles::pool(pool)?;
-        let capture = device.memory().capture_begin(id, stream_id(stream))?;
+        let capture = device.memory().captures().begin(id, stream_id(stream))?;
         let handle = handles::of_numbered(device, capture).inspect_err(|_| {
             // Without a handle nobody could end it.
-            let _ = device.memory().capture_release(capture);
+            let _ = device.memory().captures().release(capture);
         })?;
         out.set(handle);
         Ok(())
@@ -68,10 +68,10 @@ pub unsafe extern "C" fn millpond_capture_keep(
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_capture, "out_capture") }?;
         let (device, id) = handles::pool(pool)?;
-        let capture = device.memory().capture_keep(id)?;
+        let capture = device.memory().captures().keep(id)?;
         let handle = handles::of_numbered(device, capture).inspect_err(|_| {
             // Without a handle nobody could end it.
-            let _ = device.memory().capture_release(capture);
+            let _ = device.memory().captures().release(capture);
         })?;
         out.set(handle);
         Ok(())
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn millpond_capture_add_stream(
 ) -> C_Status {
     run(|| {
         let (device, id) = handles::numbered(capture)?;
-        device.memory().capture_add(id, stream_id(stream))
+        device.memory().captures().add(id, stream_id(stream))
     })
 }
 
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn millpond_capture_add_stream(
 pub unsafe extern "C" fn millpond_capture_end(capture: *mut millpond_capture) -> C_Status {
     run(|| {
         let (device, id) = handles::numbered(capture)?;
-        device.memory().capture_end(id)
+        device.memory().captures().end(id)
     })
 }
 
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn millpond_capture_release(capture: *mut millpond_capture
             return Ok(());
         }
         let (device, id) = handles::numbered(capture)?;
-        device.memory().capture_release(id)
+        device.memory().captures().release(id)
     })
 }
 
@@ -137,6 +137,6 @@ pub unsafe extern "C" fn millpond_capture_release_async(capture: *mut millpond_c
             return Ok(());
         }
         let (device, id) = handles::numbered(capture)?;
-        device.memory().capture_release_async(id)
+        device.memory().captures().release_async(id)
     })
 }

@@ -24,10 +24,10 @@ pub unsafe extern "C" fn millpond_pool_checkpoint(
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_checkpoint, "out_checkpoint") }?;
         let (device, id) = handles::pool(pool)?;
-        let checkpoint = device.memory().checkpoint(id)?;
+        let checkpoint = device.memory().checkpoints().make(id)?;
         let handle = handles::of_numbered(device, checkpoint).inspect_err(|_| {
             // Without a handle nobody could end it.
-            let _ = device.memory().checkpoint_destroy(checkpoint);
+            let _ = device.memory().checkpoints().destroy(checkpoint);
         })?;
         out.set(handle);
         Ok(())
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn millpond_pool_restore(
         if device.id() != other.id() {
             crate::fail!(crate::Code::InvalidArgument, "the checkpoint is one of another device");
         }
-        let done = device.restore(id, number)?;
+        let done = device.pools().restore(id, number)?;
         let Some(call) = callback else { return Ok(()) };
         for (blocks, live) in [(done.freed(), false), (done.live, true)] {
             for (addr, bytes) in blocks {
@@ -93,6 +93,6 @@ pub unsafe extern "C" fn millpond_checkpoint_destroy(checkpoint: *mut millpond_c
             return Ok(());
         }
         let (device, number) = handles::numbered(checkpoint)?;
-        device.memory().checkpoint_destroy(number)
+        device.memory().checkpoints().destroy(number)
     })
 }

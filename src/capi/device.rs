@@ -176,7 +176,7 @@ pub unsafe extern "C" fn millpond_device_set_limit(
     device: *mut millpond_device,
     limit_bytes: u64,
 ) -> C_Status {
-    run(|| handles::device(device)?.memory().set_limit(limit_bytes))
+    run(|| handles::device(device)?.memory().settings().set_limit(limit_bytes))
 }
 
 /// As `millpond_device_set_limit`, for a program that shares the device with others and gives way to them while it runs:
@@ -201,8 +201,7 @@ pub unsafe extern "C" fn millpond_device_set_budget(
             false => Some(unsafe { Out::new(out_above_bytes, "out_above_bytes") }?),
         };
         let device = handles::device(device)?;
-        let above = device.memory().set_budget(budget_bytes)?;
-        handles::end_released(device);
+        let above = device.memory().settings().set_budget(budget_bytes)?;
         if let Some(out) = out {
             out.set(above);
         }
@@ -234,7 +233,7 @@ pub unsafe extern "C" fn millpond_device_get_stats(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_reset_peaks(device: *mut millpond_device) -> C_Status {
     run(|| {
-        handles::device(device)?.memory().reset_peaks();
+        handles::device(device)?.memory().statistics().reset_peaks();
         Ok(())
     })
 }
@@ -244,12 +243,7 @@ pub unsafe extern "C" fn millpond_device_reset_peaks(device: *mut millpond_devic
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_empty_cache(device: *mut millpond_device) -> C_Status {
-    run(|| {
-        let device = handles::device(device)?;
-        device.memory().empty_cache(None)?;
-        handles::end_released(device);
-        Ok(())
-    })
+    run(|| handles::device(device)?.memory().empty_cache(None))
 }
 
 /// As `millpond_pool_trim_to`, for all pools of the device together.
@@ -257,12 +251,7 @@ pub unsafe extern "C" fn millpond_device_empty_cache(device: *mut millpond_devic
 /// Errors: as `millpond_pool_trim_to`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_trim_to(device: *mut millpond_device, keep_bytes: u64) -> C_Status {
-    run(|| {
-        let device = handles::device(device)?;
-        device.memory().trim_to(None, keep_bytes)?;
-        handles::end_released(device);
-        Ok(())
-    })
+    run(|| handles::device(device)?.memory().trim_to(None, keep_bytes))
 }
 
 /// Registers a callback for requests that find no memory of the device (of any pool, with or without a stream):
@@ -294,7 +283,7 @@ pub unsafe extern "C" fn millpond_device_add_oom_callback(
             // SAFETY: the caller gave a function for exactly this call with this pointer.
             exceptions::caught(|| unsafe { call(data.0, bytes) }).unwrap_or(false)
         };
-        out.set(handles::device(device)?.memory().add_oom_callback(run_it)?);
+        out.set(handles::device(device)?.memory().oom_callbacks().add(run_it)?);
         Ok(())
     })
 }
@@ -312,7 +301,7 @@ pub unsafe extern "C" fn millpond_device_remove_oom_callback(
     device: *mut millpond_device,
     id: u64,
 ) -> C_Status {
-    run(|| handles::device(device)?.memory().remove_oom_callback(id))
+    run(|| handles::device(device)?.memory().oom_callbacks().remove(id))
 }
 
 /// The pool that the device has from the start. Borrowed: it cannot be destroyed. Valid as long as the device.

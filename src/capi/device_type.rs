@@ -2,7 +2,6 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::capi::guard::{Out, file_name, run, run_first, text, write_text};
-use crate::capi::handles;
 use crate::fail;
 use crate::paddle;
 use crate::paddle::abi::{C_Status, CustomRuntimeParams};
@@ -165,8 +164,6 @@ pub unsafe extern "C" fn millpond_device_type_unregister(type_name: *const c_cha
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let name = unsafe { text(type_name, "type_name") }?;
-        let ended = runtime::unregister_type(name);
-        handles::end_pools_of_ended_devices();
-        ended
+        runtime::unregister_type(name)
     })
 }

@@ -8,6 +8,7 @@ use crate::ffi::{exceptions, panics};
 use crate::paddle::abi::C_Status;
 use crate::paddle::status;
 use crate::runtime;
+use crate::runtime::entry::reentry;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::{MaybeUninit, align_of, size_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,7 +28,7 @@ pub(crate) fn run(body: impl FnOnce() -> Result<()>) -> C_Status {
 /// `NotPermitted` in a forked child and in a segment callback.
 #[inline]
 pub(crate) fn may_call() -> Result<()> {
-    runtime::check_fork().and_then(|()| runtime::check_segment_callback())
+    runtime::check_fork().and_then(|()| reentry::check_segment_callback())
 }
 
 /// [`run`] without that check, for a body that returns a value and makes the check itself.

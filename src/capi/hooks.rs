@@ -133,7 +133,7 @@ pub unsafe extern "C" fn millpond_device_add_hook(
             // SAFETY: the caller gave a function for exactly this call with this pointer.
             let _ = exceptions::caught(|| unsafe { call(held.data.0, &event) }); // what it throws is dropped
         };
-        let id = device.memory().add_hook_of(Arc::new(run_it), destroy.is_some())?;
+        let id = device.memory().hooks().add_shared(Arc::new(run_it), destroy.is_some())?;
         owned.taken.store(true, Relaxed);
         out.set(id);
         Ok(())
@@ -148,5 +148,5 @@ pub unsafe extern "C" fn millpond_device_add_hook(
 /// NOT_PERMITTED in a stream callback, and the hook stays, if it has no `destroy`; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_remove_hook(device: *mut millpond_device, id: u64) -> C_Status {
-    run(|| handles::device(device)?.memory().remove_hook(id))
+    run(|| handles::device(device)?.memory().hooks().remove(id))
 }

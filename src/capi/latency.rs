@@ -91,7 +91,7 @@ pub unsafe extern "C" fn millpond_device_get_latency(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { OutStruct::new(inout_latency, "inout_latency") }?;
-        out.set((&handles::device(device)?.memory().latency(kind(what)?)?).into());
+        out.set((&handles::device(device)?.memory().statistics().latency(kind(what)?)?).into());
         Ok(())
     })
 }
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn millpond_device_get_latency(
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_reset_latencies(device: *mut millpond_device) -> C_Status {
-    run(|| handles::device(device)?.memory().reset_latencies())
+    run(|| handles::device(device)?.memory().statistics().reset_latencies())
 }
 
 /// A duration in nanoseconds that the part `part` (0 to 1; 0.99 is the 99th percentile) of these calls did not exceed: the

@@ -225,7 +225,7 @@ pub unsafe extern "C" fn millpond_host_alloc(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
-        out.set(to_ptr(handles::device(device)?.host_alloc(size_bytes as u64)?));
+        out.set(to_ptr(handles::device(device)?.host_memory().alloc(size_bytes as u64)?));
         Ok(())
     })
 }
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn millpond_host_alloc(
 /// Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_host_free(device: *mut millpond_device, ptr: *mut c_void) -> C_Status {
-    run(|| handles::device(device)?.host_free(ptr.addr() as u64))
+    run(|| handles::device(device)?.host_memory().free(ptr.addr() as u64))
 }
 
 /// Records that work queued on `stream` of `device` uses the memory of `millpond_host_alloc` (of this or of another
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn millpond_host_record_stream(
     ptr: *const c_void,
     stream: C_Stream,
 ) -> C_Status {
-    run(|| handles::device(device)?.host_record_stream(ptr.addr() as u64, stream_id(stream)))
+    run(|| handles::device(device)?.host_memory().record_stream(ptr.addr() as u64, stream_id(stream)))
 }
 
 /// The account of the device's pinned host memory. The caller sets `inout_stats->struct_size`; as much as fits is
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn millpond_device_get_host_stats(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { OutStruct::new(inout_stats, "inout_stats") }?;
-        out.set(handles::device(device)?.host_stats()?.into());
+        out.set(handles::device(device)?.host_memory().stats()?.into());
         Ok(())
     })
 }
@@ -278,7 +278,7 @@ pub unsafe extern "C" fn millpond_device_get_host_stats(
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_reset_host_peaks(device: *mut millpond_device) -> C_Status {
-    run(|| handles::device(device)?.host_reset_peaks())
+    run(|| handles::device(device)?.host_memory().reset_peaks())
 }
 
 /// Gives freed pinned host memory back to the device, after waiting for the work that still uses it. Blocks up to 32
@@ -287,7 +287,7 @@ pub unsafe extern "C" fn millpond_device_reset_host_peaks(device: *mut millpond_
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE; NOT_PERMITTED in a stream callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_empty_host_cache(device: *mut millpond_device) -> C_Status {
-    run(|| handles::device(device)?.host_empty_cache())
+    run(|| handles::device(device)?.host_memory().empty_cache())
 }
 
 /// Registers `size_bytes` of the caller's own host memory from `ptr` on: copies between it and this device are then as
@@ -304,7 +304,7 @@ pub unsafe extern "C" fn millpond_host_register(
     ptr: *mut c_void,
     size_bytes: usize,
 ) -> C_Status {
-    run(|| handles::device(device)?.host_register(ptr.addr() as u64, size_bytes as u64))
+    run(|| handles::device(device)?.host_memory().register(ptr.addr() as u64, size_bytes as u64))
 }
 
 /// Ends the registration that begins at `ptr`. Waits for the work queued on this device, which may still use the memory;
@@ -321,7 +321,7 @@ pub unsafe extern "C" fn millpond_host_unregister(
 ) -> C_Status {
     run(|| {
         let device = handles::device(device)?;
-        if ptr.is_null() { Ok(()) } else { device.host_unregister(ptr.addr() as u64) }
+        if ptr.is_null() { Ok(()) } else { device.host_memory().unregister(ptr.addr() as u64) }
     })
 }
 
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn millpond_unified_alloc(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
-        out.set(to_ptr(handles::device(device)?.unified_alloc(size_bytes as u64)?));
+        out.set(to_ptr(handles::device(device)?.unified_memory().alloc(size_bytes as u64)?));
         Ok(())
     })
 }
@@ -350,7 +350,7 @@ pub unsafe extern "C" fn millpond_unified_alloc(
 /// Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_unified_free(device: *mut millpond_device, ptr: *mut c_void) -> C_Status {
-    run(|| handles::device(device)?.unified_free(ptr.addr() as u64))
+    run(|| handles::device(device)?.unified_memory().free(ptr.addr() as u64))
 }
 
 /// Queues on `stream`, a stream of `device`, that the pages of `size_bytes` from `ptr` on go to `place`: the memory of
@@ -373,7 +373,7 @@ pub unsafe extern "C" fn millpond_unified_prefetch(
 ) -> C_Status {
     run(|| {
         let (device, place) = (handles::device(device)?, place_of(place)?);
-        device.unified_prefetch(stream_id(stream), ptr.addr() as u64, size_bytes as u64, place)
+        device.unified_memory().prefetch(stream_id(stream), ptr.addr() as u64, size_bytes as u64, place)
     })
 }
 
@@ -397,7 +397,7 @@ pub unsafe extern "C" fn millpond_unified_advise(
         let Some(advice) = Advice::ALL.into_iter().find(|&a| a as u32 == advice) else {
             fail!(Code::InvalidArgument, "{advice} is no advice (MILLPOND_ADVICE_*)");
         };
-        device.unified_advise(ptr.addr() as u64, size_bytes as u64, advice, place)
+        device.unified_memory().advise(ptr.addr() as u64, size_bytes as u64, advice, place)
     })
 }
 

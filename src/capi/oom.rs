@@ -340,7 +340,9 @@ pub unsafe extern "C" fn millpond_device_add_oom_handler(
     run(|| {
         let device = handles::device(device)?;
         // SAFETY: C's promise, as the header states it.
-        unsafe { add(handler, user_data, out_id, |run_it| device.memory().add_oom_handler(run_it)) }
+        unsafe {
+            add(handler, user_data, out_id, |run_it| device.memory().oom_callbacks().add_handler(run_it))
+        }
     })
 }
 
@@ -362,7 +364,9 @@ pub unsafe extern "C" fn millpond_pool_add_oom_handler(
         let (device, pool) = handles::pool(pool)?;
         // SAFETY: C's promise, as the header states it.
         unsafe {
-            add(handler, user_data, out_id, |run_it| device.memory().add_pool_oom_handler(pool, run_it))
+            add(handler, user_data, out_id, |run_it| {
+                device.memory().oom_callbacks().add_pool_handler(pool, run_it)
+            })
         }
     })
 }
@@ -386,7 +390,7 @@ unsafe fn add(
     out.set(register(Box::new(move |report: &OomReport| {
         // The whole struct must move, not only the pointer in it.
         let data = &data;
-        let report = millpond_oom_report::from(&handles::named_report(report));
+        let report = millpond_oom_report::from(report);
         // SAFETY: the caller gave a function for exactly this call with this pointer.
         exceptions::caught(|| unsafe { call(data.0, &report) }).unwrap_or(false)
     }))?);

@@ -82,7 +82,7 @@ pub unsafe extern "C" fn millpond_device_set_options(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let options = unsafe { text(options, "options") }?;
-        handles::device(device)?.set_options(options)
+        handles::device(device)?.options().set(options)
     })
 }
 
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn millpond_device_get_option(
     capacity: usize,
 ) -> C_Status {
     // SAFETY: C's promise, as the header states it.
-    unsafe { tell(device, key, out_text, capacity, DeviceState::option) }
+    unsafe { tell(device, key, out_text, capacity, |d, key| d.options().value(key)) }
 }
 
 /// Where the value of the option `key` comes from, written with its NUL into `out_text` of `capacity` bytes
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn millpond_device_get_option_source(
     capacity: usize,
 ) -> C_Status {
     // SAFETY: as above.
-    unsafe { tell(device, key, out_text, capacity, DeviceState::option_source) }
+    unsafe { tell(device, key, out_text, capacity, |d, key| d.options().source(key)) }
 }
 
 /// Writes what `of` says of an option.
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn millpond_device_get_options(
 ) -> C_Status {
     run(|| {
         let out = buffer(out_text)?;
-        let all = handles::device(device)?.options()?;
+        let all = handles::device(device)?.options().text()?;
         // SAFETY: C's promise, as the header states it.
         unsafe { write_text(out, capacity, &all) }
     })

@@ -64,15 +64,15 @@ pub unsafe extern "C" fn millpond_pool_create(
             )
         };
         let pool = match flags.contains(PoolFlags::CONTIGUOUS) {
-            true => device.memory().pool_create_contiguous(options.limit_bytes)?,
-            false => device.memory().pool_create(options.limit_bytes)?,
+            true => device.memory().pools().create_contiguous(options.limit_bytes)?,
+            false => device.memory().pools().create(options.limit_bytes)?,
         };
         let handle = handles::of_pool(device, pool).inspect_err(|_| {
             // Without a handle nobody could end it.
-            let _ = device.memory().pool_destroy(pool);
+            let _ = device.memory().pools().destroy(pool);
         })?;
         if let Some(n) = name {
-            handles::name_pool(handle, n);
+            device.memory().pools().set_name(pool, n)?;
         }
         out.set(handle);
         Ok(())
@@ -91,9 +91,7 @@ pub unsafe extern "C" fn millpond_pool_destroy(pool: *mut millpond_pool) -> C_St
             return Ok(());
         }
         let (device, id) = handles::pool(pool)?;
-        device.memory().pool_destroy(id).map_err(|e| handles::with_name(pool, e))?;
-        handles::end_pool(device, id);
-        handles::end_released(device);
+        device.memory().pools().destroy(id).map_err(|e| handles::with_name(pool, e))?;
         Ok(())
     })
 }
@@ -112,13 +110,7 @@ pub unsafe extern "C" fn millpond_pool_release(pool: *mut millpond_pool) -> C_St
             return Ok(());
         }
         let (device, id) = handles::pool(pool)?;
-        match device.memory().pool_release(id) {
-            Ok(true) => handles::end_pool(device, id),
-            Ok(false) => {}
-            Err(e) => return Err(handles::with_name(pool, e)),
-        }
-        handles::end_released(device);
-        Ok(())
+        device.memory().pools().release(id).map(drop).map_err(|e| handles::with_name(pool, e))
     })
 }
 
@@ -250,9 +242,7 @@ pub unsafe extern "C" fn millpond_pool_free(
 pub unsafe extern "C" fn millpond_pool_empty_cache(pool: *mut millpond_pool) -> C_Status {
     run(|| {
         let (device, id) = handles::pool(pool)?;
-        device.memory().empty_cache(Some(id))?;
-        handles::end_released(device);
-        Ok(())
+        device.memory().empty_cache(Some(id))
     })
 }
 
@@ -269,9 +259,7 @@ pub unsafe extern "C" fn millpond_pool_empty_cache(pool: *mut millpond_pool) -> 
 pub unsafe extern "C" fn millpond_pool_trim_to(pool: *mut millpond_pool, keep_bytes: u64) -> C_Status {
     run(|| {
         let (device, id) = handles::pool(pool)?;
-        device.memory().trim_to(Some(id), keep_bytes)?;
-        handles::end_released(device);
-        Ok(())
+        device.memory().trim_to(Some(id), keep_bytes)
     })
 }
 
@@ -283,7 +271,7 @@ pub unsafe extern "C" fn millpond_pool_trim_to(pool: *mut millpond_pool, keep_by
 pub unsafe extern "C" fn millpond_pool_set_limit(pool: *mut millpond_pool, limit_bytes: u64) -> C_Status {
     run(|| {
         let (device, id) = handles::pool(pool)?;
-        device.memory().pool_set_limit(id, limit_bytes)
+        device.memory().pools().set_limit(id, limit_bytes)
     })
 }
 
@@ -299,7 +287,7 @@ pub unsafe extern "C" fn millpond_pool_get_stats(
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { OutStruct::new(inout_stats, "inout_stats") }?;
         let (device, id) = handles::pool(pool)?;
-        out.set(device.memory().pool_stats(id)?.into());
+        out.set(device.memory().pools().stats(id)?.into());
         Ok(())
     })
 }
@@ -311,6 +299,6 @@ pub unsafe extern "C" fn millpond_pool_get_stats(
 pub unsafe extern "C" fn millpond_pool_reset_peaks(pool: *mut millpond_pool) -> C_Status {
     run(|| {
         let (device, id) = handles::pool(pool)?;
-        device.memory().pool_reset_peaks(id)
+        device.memory().pools().reset_peaks(id)
     })
 }

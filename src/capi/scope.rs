@@ -17,7 +17,7 @@ use crate::paddle::abi::C_Status;
 pub unsafe extern "C" fn millpond_scope_begin(pool: *mut millpond_pool) -> C_Status {
     run(|| {
         let (device, id) = handles::pool(pool)?;
-        device.memory().scope_begin(id)
+        device.memory().pools().begin_scope(id)
     })
 }
 
@@ -30,6 +30,6 @@ pub unsafe extern "C" fn millpond_scope_begin(pool: *mut millpond_pool) -> C_Sta
 pub unsafe extern "C" fn millpond_scope_end(pool: *mut millpond_pool) -> C_Status {
     run(|| {
         let (device, id) = handles::pool(pool)?;
-        device.memory().scope_end(id)
+        device.memory().pools().end_scope(id)
     })
 }

@@ -59,7 +59,7 @@ pub unsafe extern "C" fn millpond_device_add_segment_callback(
             // SAFETY: the caller gave a function for exactly this call with this pointer.
             let _ = exceptions::caught(|| unsafe { call(data.0, event, ptr, bytes as usize) });
         };
-        out.set(handles::device(device)?.memory().add_segment_callback(tell)?);
+        out.set(handles::device(device)?.memory().segment_callbacks().add(tell)?);
         Ok(())
     })
 }
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn millpond_device_remove_segment_callback(
     device: *mut millpond_device,
     id: u64,
 ) -> C_Status {
-    run(|| handles::device(device)?.memory().remove_segment_callback(id))
+    run(|| handles::device(device)?.memory().segment_callbacks().remove(id))
 }
 
 /// An array from C: not NULL, aligned, and not absurdly long.
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn millpond_export_get_size(
         // SAFETY: as above.
         let fds = unsafe { Out::new(out_fd_count, "out_fd_count") }?;
         let addr = ptr.addr() as u64;
-        let (bytes, count) = runtime::holder(addr)?.0.export_size(addr)?;
+        let (bytes, count) = runtime::holder(addr)?.0.shared_memory().export_size(addr)?;
         info.set(bytes);
         fds.set(count);
         Ok(())
@@ -143,14 +143,14 @@ pub unsafe extern "C" fn millpond_export(
         let fds = array(out_fds, fd_count, "out_fds")?;
         let addr = ptr.addr() as u64;
         let device = runtime::holder(addr)?.0;
-        let (bytes, count) = device.export_size(addr)?;
+        let (bytes, count) = device.shared_memory().export_size(addr)?;
         if (bytes, count) != (info_bytes, fd_count) {
             fail!(
                 Code::InvalidArgument,
                 "this block needs {bytes} bytes and {count} descriptors, not {info_bytes} and {fd_count}"
             );
         }
-        let export = device.export(addr)?;
+        let export = device.shared_memory().export(addr)?;
         if (export.info.len(), export.fds.len()) != (bytes, count) {
             return Err(Error::new(Code::Internal, "the block has changed while it was exported"));
         }
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn millpond_export_dmabuf(
         // SAFETY: as above.
         let begins = unsafe { Out::new(out_offset, "out_offset") }?;
         let addr = ptr.addr() as u64;
-        let (fd, offset) = runtime::holder(addr)?.0.export_dma_buf(addr, bytes as u64)?;
+        let (fd, offset) = runtime::holder(addr)?.0.shared_memory().export_dma_buf(addr, bytes as u64)?;
         out.set(fd.into_raw_fd());
         begins.set(offset);
         Ok(())
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn millpond_import(
             // SAFETY: it is open, and C promises that it stays so for the call.
             open.push(unsafe { BorrowedFd::borrow_raw(fd) });
         }
-        let addr = handles::device(device)?.import(info, &open)?;
+        let addr = handles::device(device)?.shared_memory().import(info, &open)?;
         out.set(with_exposed_provenance_mut(addr as usize));
         Ok(())
     })
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn millpond_device_poll_exports(
         let blocks = unsafe { Out::new(out_blocks, "out_blocks") }?;
         // SAFETY: as above.
         let bytes = unsafe { Out::new(out_bytes, "out_bytes") }?;
-        let (n, sum) = handles::device(device)?.poll_exports()?;
+        let (n, sum) = handles::device(device)?.shared_memory().poll_exports()?;
         blocks.set(n as usize);
         bytes.set(sum);
         Ok(())
@@ -287,7 +287,7 @@ pub unsafe extern "C" fn millpond_device_can_access_peer(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_can, "out_can") }?;
-        out.set(handles::device(device)?.can_access(handles::device(peer)?)?);
+        out.set(handles::device(device)?.peer_access().is_possible(handles::device(peer)?)?);
         Ok(())
     })
 }
@@ -307,5 +307,5 @@ pub unsafe extern "C" fn millpond_device_enable_peer_access(
     device: *mut millpond_device,
     peer: *mut millpond_device,
 ) -> C_Status {
-    run(|| handles::device(device)?.enable_peer_access(handles::device(peer)?))
+    run(|| handles::device(device)?.peer_access().enable(handles::device(peer)?))
 }

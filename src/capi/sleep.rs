@@ -23,7 +23,7 @@ fn keeps(flags: u32) -> Result<bool> {
 }
 
 fn named(device: &DeviceState, name: &str) -> Result<Vec<PoolId>> {
-    let pools = handles::pools_named(device, name);
+    let pools = device.memory().pools().named(name);
     if pools.is_empty() {
         fail!(Code::InvalidArgument, "the device has no pool named {name:?}");
     }
@@ -43,7 +43,7 @@ fn named(device: &DeviceState, name: &str) -> Result<Vec<PoolId>> {
 pub unsafe extern "C" fn millpond_pool_sleep(pool: *mut millpond_pool, flags: u32) -> C_Status {
     run(|| {
         let (device, id) = handles::pool(pool)?;
-        device.pools_sleep(&[id], keeps(flags)?).map_err(|e| handles::with_name(pool, e))
+        device.pools().sleep(&[id], keeps(flags)?).map_err(|e| handles::with_name(pool, e))
     })
 }
 
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn millpond_pool_sleep(pool: *mut millpond_pool, flags: u3
 pub unsafe extern "C" fn millpond_pool_wake(pool: *mut millpond_pool) -> C_Status {
     run(|| {
         let (device, id) = handles::pool(pool)?;
-        device.pools_wake(&[id]).map_err(|e| handles::with_name(pool, e))
+        device.pools().wake(&[id]).map_err(|e| handles::with_name(pool, e))
     })
 }
 
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn millpond_device_sleep(
         let device = handles::device(device)?;
         // SAFETY: C's promise, as the header states it.
         let name = unsafe { text(pool_name, "pool_name") }?;
-        device.pools_sleep(&named(device, name)?, keeps(flags)?)
+        device.pools().sleep(&named(device, name)?, keeps(flags)?)
     })
 }
 
@@ -94,10 +94,10 @@ pub unsafe extern "C" fn millpond_device_wake(
         // SAFETY: C's promise, as the header states it.
         let name = unsafe { text(pool_name, "pool_name") }?;
         let mut pools = named(device, name)?;
-        pools.retain(|&p| device.memory().pool_sleeps(p));
+        pools.retain(|&p| device.memory().pools().sleeps(p));
         if pools.is_empty() {
             fail!(Code::NotPermitted, "no pool named {name:?} sleeps");
         }
-        device.pools_wake(&pools)
+        device.pools().wake(&pools)
     })
 }

@@ -23,10 +23,7 @@ fn format_of(format: u32) -> Result<SnapshotFormat> {
 }
 
 fn taken(device: *const millpond_device) -> Result<Snapshot> {
-    let device = handles::device(device)?;
-    let mut snapshot = device.snapshot()?;
-    snapshot.name_pools(|pool| handles::name_of(device, pool));
-    Ok(snapshot)
+    handles::device(device)?.snapshot()
 }
 
 /// Writes a snapshot of the device's memory to the file `path`, in one of the MILLPOND_SNAPSHOT_* formats: every block

@@ -6,7 +6,7 @@ use crate::capi::handles;
 use crate::capi::types::{millpond_device, millpond_pool};
 use crate::fail;
 use crate::paddle::abi::{C_Status, C_Stream};
-use crate::runtime::{HostMemoryStats, MemoryStats, PoolId, StatsFormat};
+use crate::runtime::{HostMemoryStats, MemoryStats, StatsFormat};
 use std::ffi::{CString, c_char};
 use std::mem::offset_of;
 use std::ptr::null;
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn millpond_device_get_memory_stats(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { OutStruct::new(inout_stats, "inout_stats") }?;
-        out.set(handles::device(device)?.memory().memory_stats(None)?.into());
+        out.set(handles::device(device)?.memory().statistics().full(None)?.into());
         Ok(())
     })
 }
@@ -262,7 +262,7 @@ pub unsafe extern "C" fn millpond_pool_get_memory_stats(
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { OutStruct::new(inout_stats, "inout_stats") }?;
         let (device, id) = handles::pool(pool)?;
-        out.set(device.memory().memory_stats(Some(id))?.into());
+        out.set(device.memory().statistics().full(Some(id))?.into());
         Ok(())
     })
 }
@@ -273,7 +273,7 @@ pub unsafe extern "C" fn millpond_pool_get_memory_stats(
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_reset_accumulated(device: *mut millpond_device) -> C_Status {
-    run(|| handles::device(device)?.memory().reset_accumulated(None))
+    run(|| handles::device(device)?.memory().statistics().reset_accumulated(None))
 }
 
 /// The same for `millpond_pool_get_memory_stats` of the pool.
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn millpond_device_reset_accumulated(device: *mut millpond
 pub unsafe extern "C" fn millpond_pool_reset_accumulated(pool: *mut millpond_pool) -> C_Status {
     run(|| {
         let (device, id) = handles::pool(pool)?;
-        device.memory().reset_accumulated(Some(id))
+        device.memory().statistics().reset_accumulated(Some(id))
     })
 }
 
@@ -321,7 +321,7 @@ pub unsafe extern "C" fn millpond_device_get_host_memory_stats(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { OutStruct::new(inout_stats, "inout_stats") }?;
-        out.set(handles::device(device)?.host_memory_stats()?.into());
+        out.set(handles::device(device)?.host_memory().full_stats()?.into());
         Ok(())
     })
 }
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn millpond_device_get_host_memory_stats(
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_reset_host_accumulated(device: *mut millpond_device) -> C_Status {
-    run(|| handles::device(device)?.host_reset_accumulated())
+    run(|| handles::device(device)?.host_memory().reset_accumulated())
 }
 
 /// A number of `stats` by its name, such as "active_bytes.peak", as `torch.cuda.host_memory_stats()` names them.
@@ -376,15 +376,8 @@ pub unsafe extern "C" fn millpond_device_list_stream_stats(
         // SAFETY: as above.
         let records = unsafe { OutRecords::new(records, record_size, capacity, &names) }?;
         let device = handles::device(device)?;
-        let mut only: Option<PoolId> = None;
-        if !pool.is_null() {
-            let (of, id) = handles::pool(pool)?;
-            if of.id() != device.id() {
-                fail!(Code::InvalidArgument, "the pool is one of another device");
-            }
-            only = Some(id);
-        }
-        let all = device.memory().stream_stats(only)?;
+        let only = handles::pool_on(device, pool)?;
+        let all = device.memory().statistics().by_stream(only)?;
         records.set(all.iter().map(millpond_stream_stats::from));
         out.set(all.len());
         Ok(())
@@ -418,7 +411,7 @@ pub unsafe extern "C" fn millpond_device_write_stats(
             other => fail!(Code::InvalidArgument, "{other} is not a MILLPOND_STATS_* format"),
         };
         let device = handles::device(device)?;
-        let text = device.stats_text(format, streams, |pool| handles::name_of(device, pool))?;
+        let text = device.stats_text(format, streams, |pool| device.memory().pools().name(pool))?;
         if text.len() < capacity {
             // SAFETY: the text and its NUL fit into the caller's buffer.
             unsafe {

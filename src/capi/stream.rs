@@ -31,7 +31,7 @@ pub unsafe extern "C" fn millpond_stream_create(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_stream, "out_stream") }?;
-        out.set(to_ptr(handles::device(device)?.stream_create()?).cast());
+        out.set(to_ptr(handles::device(device)?.streams().create()?).cast());
         Ok(())
     })
 }
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn millpond_device_get_stream_priority_range(
     out_greatest: *mut i32,
 ) -> C_Status {
     run(|| {
-        let (least, greatest) = handles::device(device)?.stream_priorities()?;
+        let (least, greatest) = handles::device(device)?.streams().priorities()?;
         for (out, value) in [(out_least, least), (out_greatest, greatest)] {
             if !out.is_null() {
                 // SAFETY: C's promise, as the header states it.
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn millpond_stream_create_with_priority(
             fail!(Code::InvalidArgument, "flags are {flags:#x}: want 0 or MILLPOND_STREAM_NON_BLOCKING");
         }
         let kind = StreamKind { priority, non_blocking: flags != 0 };
-        out.set(to_ptr(handles::device(device)?.stream_create_with(kind)?).cast());
+        out.set(to_ptr(handles::device(device)?.streams().create_with(kind)?).cast());
         Ok(())
     })
 }
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn millpond_stream_destroy(device: *mut millpond_device, s
         if stream.is_null() {
             return Ok(());
         }
-        handles::device(device)?.stream_destroy(stream_id(stream))
+        handles::device(device)?.streams().destroy(stream_id(stream))
     })
 }
 
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn millpond_stream_destroy(device: *mut millpond_device, s
 /// INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_stream_forget(device: *mut millpond_device, stream: C_Stream) -> C_Status {
-    run(|| handles::device(device)?.stream_forget(stream_id(stream)))
+    run(|| handles::device(device)?.streams().forget(stream_id(stream)))
 }
 
 /// Whether everything queued on the stream is done. Does not wait.
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn millpond_stream_query(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_done, "out_done") }?;
-        out.set(handles::device(device)?.stream_query(stream_id(stream))?);
+        out.set(handles::device(device)?.streams().query(stream_id(stream))?);
         Ok(())
     })
 }
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn millpond_stream_synchronize(
     device: *mut millpond_device,
     stream: C_Stream,
 ) -> C_Status {
-    run(|| handles::device(device)?.stream_synchronize(stream_id(stream)))
+    run(|| handles::device(device)?.streams().synchronize(stream_id(stream)))
 }
 
 /// Makes work queued on `stream` from now on wait for what `event` has recorded so far. Does not wait on the host. The
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn millpond_stream_wait_event(
     stream: C_Stream,
     event: C_Event,
 ) -> C_Status {
-    run(|| handles::device(device)?.stream_wait_event(stream_id(stream), event_id(event)))
+    run(|| handles::device(device)?.streams().wait_event(stream_id(stream), event_id(event)))
 }
 
 /// Calls `callback` with `user_data` once, on a thread of the device, when the stream reaches it. Later work of the
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn millpond_stream_add_callback(
             // SAFETY: the caller gave a function for exactly this call with this pointer.
             let _ = exceptions::caught(|| unsafe { call(data.0, status) });
         };
-        handles::device(device)?.stream_callback(stream_id(stream), Box::new(run_it))
+        handles::device(device)?.streams().callback(stream_id(stream), Box::new(run_it))
     })
 }
 
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn millpond_event_create(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_event, "out_event") }?;
-        out.set(to_ptr(handles::device(device)?.event_create()?).cast());
+        out.set(to_ptr(handles::device(device)?.events().create()?).cast());
         Ok(())
     })
 }
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn millpond_event_create_timed(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_event, "out_event") }?;
-        out.set(to_ptr(handles::device(device)?.event_create_timed()?).cast());
+        out.set(to_ptr(handles::device(device)?.events().create_timed()?).cast());
         Ok(())
     })
 }
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn millpond_event_get_elapsed(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_milliseconds, "out_milliseconds") }?;
-        out.set(handles::device(device)?.event_elapsed(event_id(start), event_id(end))?);
+        out.set(handles::device(device)?.events().elapsed(event_id(start), event_id(end))?);
         Ok(())
     })
 }
@@ -255,7 +255,7 @@ pub unsafe extern "C" fn millpond_event_destroy(device: *mut millpond_device, ev
         if event.is_null() {
             return Ok(());
         }
-        handles::device(device)?.event_destroy(event_id(event))
+        handles::device(device)?.events().destroy(event_id(event))
     })
 }
 
@@ -269,7 +269,7 @@ pub unsafe extern "C" fn millpond_event_record(
     stream: C_Stream,
     event: C_Event,
 ) -> C_Status {
-    run(|| handles::device(device)?.event_record(stream_id(stream), event_id(event)))
+    run(|| handles::device(device)?.events().record(stream_id(stream), event_id(event)))
 }
 
 /// Whether what the event recorded is done; true if it never recorded. Does not wait.
@@ -284,7 +284,7 @@ pub unsafe extern "C" fn millpond_event_query(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_done, "out_done") }?;
-        out.set(handles::device(device)?.event_query(event_id(event))?);
+        out.set(handles::device(device)?.events().query(event_id(event))?);
         Ok(())
     })
 }
@@ -302,7 +302,7 @@ pub unsafe extern "C" fn millpond_event_is_held(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_held, "out_held") }?;
-        out.set(handles::device(device)?.event_is_held(event_id(event))?);
+        out.set(handles::device(device)?.events().is_held(event_id(event))?);
         Ok(())
     })
 }
@@ -315,5 +315,5 @@ pub unsafe extern "C" fn millpond_event_synchronize(
     device: *mut millpond_device,
     event: C_Event,
 ) -> C_Status {
-    run(|| handles::device(device)?.event_synchronize(event_id(event)))
+    run(|| handles::device(device)?.events().synchronize(event_id(event)))
 }

@@ -87,7 +87,7 @@ fn of_number(tag: u32) -> Result<Tag> {
 /// Returns the name of a tag; "" for 0, for a number that no tag has, and in a forked child. Never NULL, and never freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_tag_get_name(tag: u32) -> *const c_char {
-    let name = u16::try_from(tag).ok().and_then(runtime::tag_name);
+    let name = u16::try_from(tag).ok().and_then(runtime::Tag::of_number).map(runtime::Tag::c_name);
     name.unwrap_or(c"").as_ptr()
 }
 
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn millpond_device_list_tags(
         let names = RecordNames("stats", "stats_size", "millpond_tag_stats");
         // SAFETY: as above.
         let stats = unsafe { OutRecords::new(stats, stats_size, capacity, &names) }?;
-        let all = handles::device(device)?.memory().tag_stats()?;
+        let all = handles::device(device)?.memory().statistics().by_tag()?;
         stats.set(all.iter().map(|(tag, s)| millpond_tag_stats {
             struct_size: size_of::<millpond_tag_stats>(),
             name: millpond_tag_get_name(tag.number().into()),

@@ -1,6 +1,6 @@
 //! Lists every block of a device, all at the same moment.
 
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Code, Result};
 use crate::capi::guard::{Out, OutRecords, RecordNames, Versioned, answered, run};
 use crate::capi::handles;
 use crate::capi::pool::to_ptr;
@@ -38,14 +38,7 @@ impl Walk {
         let Some(states) = BlockStates::from_bits(states).filter(|s| !s.is_empty()) else {
             fail!(Code::InvalidArgument, "{states:#x} is not a set of MILLPOND_BLOCK_* bits");
         };
-        let mut only = None;
-        if !pool.is_null() {
-            let (of, id) = handles::pool(pool)?;
-            if of.id() != device.id() {
-                return Err(Error::new(Code::InvalidArgument, "the pool is one of another device"));
-            }
-            only = Some(id);
-        }
+        let only = handles::pool_on(device, pool)?;
         Ok(Walk { device, blocks: device.memory().blocks(only, states)?, last: None })
     }
 

@@ -101,7 +101,7 @@ impl Pond {
 
     /// Frees the block at `offset`. With a stream, the block is reusable once that stream has passed
     /// this point as well; with a size, that must be the size that was asked for.
-    #[inline]
+    #[inline(always)]
     pub fn free(&self, offset: u64, stream: Option<u64>, size: Option<u64>) -> Result<()> {
         if stream.is_none() && size.is_none() && self.ground.free_idle(offset) {
             return Ok(());

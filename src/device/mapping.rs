@@ -1,6 +1,8 @@
 //! The facet of devices whose physical memory is separate from addresses.
 
 use crate::base::error::{Code, Error, Result};
+use crate::fail;
+use std::ops::Range;
 
 /// Bytes of one granule of physical memory, on every device.
 pub const GRANULE: u64 = 2 << 20;
@@ -21,15 +23,15 @@ pub trait Mapping: Send + Sync {
     fn close_window(&self) -> Result<()>;
     /// Creates physical granules `first..first + count`, all or none.
     fn create(&self, first: u64, count: u64) -> Result<()>;
-    /// The same in physical allocations of `each` granules, the last perhaps of fewer: such granules are a *tie*. They are
-    /// mapped, unmapped and released only together, in their order. A device whose memory is all one needs no more than
-    /// `create`.
+    /// The same in physical allocations of `each` granules; the last may have fewer. The granules of one allocation are a
+    /// *tie*: they are mapped, unmapped and released only together, in their order. A device whose memory is one piece
+    /// anyway only needs `create`.
     fn create_tied(&self, first: u64, count: u64, each: u64) -> Result<()> {
         let _ = each;
         self.create(first, count)
     }
-    /// How many granules a tie should have at most that is made only to spare calls, and how many must be wanted at once
-    /// for that; 0: calls cost too little.
+    /// The largest tie, in granules, that is worth making only to save calls of the driver; and how many granules a request
+    /// must need at once for that. (0, 0): calls are cheap, so no ties are made for their sake.
     fn tie(&self) -> (u32, u32) {
         (0, 0)
     }
@@ -37,16 +39,33 @@ pub trait Mapping: Send + Sync {
     fn release(&self, first: u64, count: u64) -> Result<()>;
     /// Maps granules `first..first + count` at the addresses from `window + offset` on, all or none.
     fn map(&self, offset: u64, first: u64, count: u64) -> Result<()>;
-    /// Whether [`map_runs`](Self::map_runs) costs less than a [`map`](Self::map) for each run.
-    fn maps_together(&self) -> bool {
-        false
-    }
-    /// Maps runs of granules, each its first and how many, side by side from `window + offset` on, all or none. Only for
-    /// devices that [map together](Self::maps_together).
-    fn map_runs(&self, offset: u64, runs: &[(u64, u64)]) -> Result<()> {
-        let _ = (offset, runs);
-        Err(Error::new(Code::Unsupported, "this device maps one run at a time"))
-    }
     /// Unmaps the addresses `window + offset .. window + offset + bytes`. Waits for nothing.
     fn unmap(&self, offset: u64, bytes: u64) -> Result<()>;
+    /// Mapping several runs with one call, where that costs less than a [`map`](Self::map) for each.
+    fn together(&self) -> Option<&dyn MapsTogether> {
+        None
+    }
+}
+
+/// Mapping several runs of granules with one call.
+pub trait MapsTogether: Send + Sync {
+    /// Maps runs of granules, each its first and how many, side by side from `window + offset` on, all or none.
+    fn map_runs(&self, offset: u64, runs: &[(u64, u64)]) -> Result<()>;
+}
+
+/// The slots of a window that a range of its addresses covers; a slot has room for one granule. `bytes` is `None` for a
+/// size that does not fit into 64 bits. A `window` of 0 is none.
+pub(crate) fn slots_of(window: u64, slots: usize, offset: u64, bytes: Option<u64>) -> Result<Range<usize>> {
+    if window == 0 {
+        return Err(Error::new(Code::InvalidArgument, "this device has no window"));
+    }
+    let bytes = bytes.unwrap_or(u64::MAX);
+    if bytes == 0 || !offset.is_multiple_of(GRANULE) || !bytes.is_multiple_of(GRANULE) {
+        fail!(Code::InvalidArgument, "{bytes} bytes at offset {offset}: not whole granules of 2 MiB");
+    }
+    let (first, count) = (offset / GRANULE, bytes / GRANULE);
+    match first.checked_add(count) {
+        Some(end) if end <= slots as u64 => Ok(first as usize..end as usize),
+        _ => fail!(Code::OutOfRange, "{bytes} bytes at offset {offset} run past the window"),
+    }
 }

@@ -65,6 +65,10 @@ pub type Run = (u64, u64);
 
 /// Exports memory to other processes and imports theirs.
 pub trait Sharing: Send + Sync {
+    /// Whether memory of the device can be exported. Without this it can only open what others have exported.
+    fn exports(&self) -> bool;
+    /// Whether other devices on the bus, such as network cards, reach pooled memory directly, as far as the driver tells.
+    fn reached_by_bus(&self) -> bool;
     /// Whether each run of [`whole`](Self::whole) is a file descriptor of its own.
     fn by_granule(&self) -> bool;
     /// The runs in which memory with these granules goes to other processes, in the order of addresses: they may have

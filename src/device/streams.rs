@@ -2,7 +2,7 @@
 //! the program also uses directly.
 
 use super::{EventId, StreamId};
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::Result;
 
 /// A function to run when a stream reaches it. It runs on a thread of the device with no lock held, and must not make
 /// blocking calls of the library.
@@ -18,7 +18,7 @@ pub struct StreamKind {
 }
 
 /// Streams and events. Stream 0 is the default stream, which every device has; `create` is `Unsupported` where
-/// [`Caps::STREAMS`](super::Caps::STREAMS) is not set.
+/// they [cannot be created](Self::can_create).
 pub trait Streams: Send + Sync {
     /// A new stream.
     fn create(&self) -> Result<StreamId>;
@@ -57,16 +57,13 @@ pub trait Streams: Send + Sync {
     /// Waits on the host for the event.
     fn event_synchronize(&self, event: EventId) -> Result<()>;
 
-    /// A new event that also notes the time when it is reached; it may cost more than an ordinary one. `Unsupported` if the
-    /// device notes no times.
-    fn event_create_timed(&self) -> Result<EventId> {
-        Err(Error::new(Code::Unsupported, "events of this device note no time"))
+    /// Events that note the time.
+    fn timing(&self) -> Option<&dyn Timing> {
+        None
     }
-    /// \[ms\] from when the work that `start` recorded was done to when that of `end` was; negative the other way round.
-    /// `Busy` while one of them is not done, `InvalidArgument` for an event that notes no time or recorded nothing yet.
-    fn event_elapsed(&self, start: EventId, end: EventId) -> Result<f32> {
-        let _ = (start, end);
-        Err(Error::new(Code::Unsupported, "events of this device note no time"))
+    /// Whether streams can be created; without this there is only the default stream.
+    fn can_create(&self) -> bool {
+        true
     }
 
     /// Whether nothing is queued on any stream of the device, also not on those that have ended: all work that was
@@ -84,6 +81,16 @@ pub trait Streams: Send + Sync {
     fn awaiting_waits(&self) -> bool {
         false
     }
+}
+
+/// Events that note the time when they are reached.
+pub trait Timing: Send + Sync {
+    /// A new event that notes the time; it may cost more than an ordinary one. All that can be done with an event can be
+    /// done with it.
+    fn create_event(&self) -> Result<EventId>;
+    /// \[ms\] from when the work that `start` recorded was done to when that of `end` was; negative the other way round.
+    /// `Busy` while one of them is not done, `InvalidArgument` for an event that notes no time or recorded nothing yet.
+    fn elapsed(&self, start: EventId, end: EventId) -> Result<f32>;
 }
 
 /// To whom a stream belongs, as seen by a device.

@@ -9,13 +9,13 @@ use crate::base::biased::Name;
 use crate::base::error::{Code, Error, Result};
 use crate::core::{EnteredHeap, Fast, Freed, Heap, Outside, PoolId, Reused, UNORDERED};
 use crate::device::StreamId;
-use crate::runtime::device::DeviceState;
-use crate::runtime::fast_paths;
-use crate::runtime::handle_cache::{self, Entry};
-use crate::runtime::latency::Latency;
+use crate::runtime::device::state::DeviceState;
 #[cfg(doc)]
 use crate::runtime::memory::Memory;
+use crate::runtime::memory::fast_paths;
+use crate::runtime::memory::handle_cache::{self, Entry};
 use crate::runtime::memory::{Block, Given, Pooled};
+use crate::runtime::watch::latency::Latency;
 use std::sync::Arc;
 
 /// A caller that names a pool: the C API or a [`PoolHandle`](super::PoolHandle).

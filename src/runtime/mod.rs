@@ -6,12 +6,12 @@
 //!
 //! # fn main() -> millpond::Result<()> {
 //! let device = runtime::device("host", 0)?;
-//! let stream = device.stream_create()?;
+//! let stream = device.streams().create()?;
 //!
 //! // Memory for work that is queued on the stream from now on.
 //! let block = device.memory().alloc(PoolId::DEFAULT, stream, 1 << 20)?;
 //! device.memset_async(stream, block, 7, 1 << 20)?;
-//! device.stream_synchronize(stream)?;
+//! device.streams().synchronize(stream)?;
 //! let mut byte = [0];
 //! device.read(block + 1000, &mut byte)?;
 //! assert_eq!(byte, [7]);
@@ -19,53 +19,37 @@
 //! // Freed in the order of the stream: work queued before may still use it.
 //! device.memory().free(block, Some(stream), None)?;
 //! assert_eq!(device.memory().stats().allocated.current, 0);
-//! device.stream_destroy(stream)
+//! device.streams().destroy(stream)
 //! # }
 //! ```
 //!
 //! No lock is held while a device, a plugin or a callback runs; the exceptions are in `docs/architecture.md`, "Locks". One
-//! thread at a time starts and ends devices: the gate (`gate.rs`) lets it in.
+//! thread at a time starts and ends devices: the gate (`types/gate.rs`) lets it in.
 //!
-//! A pass (`usage.rs`) is a count, not a lock: the end of a device waits, inside the gate, for all passes, so a thread
+//! A pass (`entry/usage.rs`) is a count, not a lock: the end of a device waits, inside the gate, for all passes, so a thread
 //! that holds one never goes through the gate (`outside` refuses it).
 //!
 //! Nothing here is ever destroyed: a static destructor that runs late gets a status.
 
 mod backing;
-mod builtin;
-mod copies;
-mod deferred;
 mod device;
-mod explain;
-mod fast_paths;
-mod fork;
-mod gate;
-mod handle_cache;
+pub(crate) mod entry;
 mod history;
-mod hooks;
 pub(crate) mod ladder;
-mod latency;
 mod memory;
-mod numbers;
-mod observe;
+mod nvtx;
+mod oom;
 mod options;
 mod pinned;
 mod pool_handle;
-mod reentry;
-mod registry;
-mod rescue;
-mod scope;
+mod recording;
 mod share;
 mod snapshot;
 mod statistics;
-mod streams;
-mod table;
-mod tag_scopes;
-mod tags;
 mod tools;
+mod types;
 mod unpooled;
-mod usage;
-mod zeroed;
+mod watch;
 
 pub use crate::base::histogram::Durations;
 pub use crate::core::{
@@ -81,37 +65,52 @@ pub use crate::device::{
     Advice, Caps, CopyKind, EventId, MAX_TYPE_NAME, StreamCallback, StreamId, StreamKind, UnifiedPlace,
 };
 pub use backing::segments::Segment;
-pub use builtin::host_options;
-pub use device::{DeviceInfo, DeviceState};
-#[cfg(feature = "capi")]
-pub(crate) use history::name_pools_by;
-pub use history::{History, HistoryEvent, HistoryFile, HistoryOptions, annotate, history_on_signal};
-pub use hooks::{BlockEvent, BlockEventKind};
-pub use latency::Latency;
-pub use memory::{Memory, StreamStats};
-pub use observe::{Event, EventKind, Observer, Told};
-pub use options::{set_default_options, set_pytorch_options};
-pub use pinned::{HostMemoryStats, HostStats, Times};
-pub use pool_handle::PoolHandle;
-pub(crate) use registry::device_facts;
-#[cfg(feature = "capi")]
-pub(crate) use registry::{BlockOnDevice, holders};
-pub use registry::{
-    absence, configure_cuda, configure_host, device, device_count, finalize, free, holder, import_close,
-    owner, register_type, try_expand, type_names, unregister_type, usable_size, user,
+pub use device::by_address::{
+    BlockOnDevice, free, holder, holders, import_close, owner, try_expand, usable_size, user,
 };
+pub use device::events::DeviceEvents;
+pub use device::host_memory::HostMemory;
+pub use device::options::DeviceOptions;
+pub use device::peers::PeerAccess;
+pub use device::pools::DevicePools;
+pub use device::sharing::SharedMemory;
+pub use device::state::{DeviceInfo, DeviceState};
+pub use device::streams::DeviceStreams;
+pub use device::table::by_id;
+pub use device::unified::UnifiedMemory;
+pub use entry::tags::{MAX_TAG_NAME, Tag, pop_tag};
+pub use history::{History, HistoryOptions, annotate, history_on_signal};
+pub use memory::captures::{Captures, Checkpoints};
+pub use memory::hooked::MemoryHooks;
+pub use memory::oom::OomCallbacks;
+pub use memory::pools::Pools;
+pub use memory::settings::MemorySettings;
+pub use memory::sharing::SegmentCallbacks;
+pub use memory::state::Memory;
+pub use memory::statistics::{MemoryStatistics, StreamStats};
+pub use memory::streams::KnownStreams;
+pub use memory::tag_scopes::TagScope;
+pub use memory::watched::Watchers;
+pub use options::{set_default_options, set_pytorch_options};
+pub use pinned::cache::HostStats;
+pub use pinned::numbers::{HostMemoryStats, Times};
+pub use pool_handle::PoolHandle;
+pub use recording::format::{HistoryEvent, HistoryFile};
 pub use share::Export;
 pub use snapshot::{Action, Event as SnapshotEvent, Snapshot, SnapshotFormat};
 pub use statistics::StatsFormat;
-pub use table::by_id;
-pub use tag_scopes::TagScope;
-#[cfg(feature = "capi")]
-pub(crate) use tags::c_name as tag_name;
-pub use tags::{MAX_TAG_NAME, Tag, pop_tag};
+pub use types::host_options;
+pub(crate) use types::registry::device_facts;
+pub use types::registry::{
+    absence, configure_cuda, configure_host, device, device_count, finalize, register_type, type_names,
+    unregister_type,
+};
+pub use watch::hooks::{BlockEvent, BlockEventKind};
+pub use watch::latency::Latency;
+pub use watch::observe::{Event, EventKind, Observer, Told};
 
-pub(crate) use fork::check as check_fork;
-#[cfg(feature = "capi")]
-pub(crate) use reentry::check_segment_callback;
-pub(crate) use reentry::may_block;
+pub(crate) use device::zeroed::take_back;
+pub(crate) use entry::fork::check as check_fork;
+pub(crate) use entry::reentry::may_block;
 
 pub(crate) use crate::base::sync::system::lock;

@@ -3,9 +3,11 @@
 use crate::base::error::{Code, Error, Result};
 use crate::core::PoolId;
 use crate::device::StreamId;
-use crate::runtime::device::DeviceState;
-use crate::runtime::fork;
+use crate::runtime::device::state::DeviceState;
+use crate::runtime::device::table;
+use crate::runtime::entry::fork;
 use crate::runtime::ladder::{self, Caller};
+use crate::runtime::memory::pool_numbers;
 use std::sync::Arc;
 
 /// A pool of an open device, looked up once: requests and frees with it are the fastest that there are. It is a name,
@@ -23,14 +25,22 @@ impl DeviceState {
     /// A handle of one of the device's pools. `InvalidArgument` for a pool that there is not.
     pub fn pool(&self, pool: PoolId) -> Result<PoolHandle> {
         let _pass = self.enter()?;
-        self.memory().pool_stats(pool)?;
+        self.memory().pools().stats(pool)?;
         let none = || Error::new(Code::Internal, "the device is not in the table");
-        Ok(PoolHandle { device: crate::runtime::by_id(self.id()).ok_or_else(none)?, pool })
+        Ok(PoolHandle { device: table::by_id(self.id()).ok_or_else(none)?, pool })
     }
 }
 
 impl PoolHandle {
-    /// The pool's own name.
+    /// The pool of a number that [`Pools::number`](crate::runtime::Pools::number) gave; its device may have ended.
+    /// `InvalidArgument` if the number stands for no pool any more.
+    pub fn of_number(number: u64) -> Result<PoolHandle> {
+        let (device, pool) = pool_numbers::find(number)?;
+        let none = || Error::new(Code::Internal, "the device is not in the table");
+        Ok(PoolHandle { device: table::by_id(device).ok_or_else(none)?, pool })
+    }
+
+    /// The pool's number on its device.
     pub fn id(&self) -> PoolId {
         self.pool
     }
@@ -85,6 +95,10 @@ impl Caller for PoolHandle {
 
     fn may_call(self) -> Result<()> {
         fork::check()
+    }
+
+    fn refused(self, e: Error) -> Error {
+        self.device.memory().pools().naming(self.pool, e)
     }
 
     #[inline(always)]

@@ -3,10 +3,10 @@
 use crate::base::error::Result;
 use crate::base::histogram::Durations;
 use crate::core::{Counter, Flow, MemoryStats, PoolId, TagStats};
-use crate::runtime::device::DeviceState;
-use crate::runtime::latency::Latency;
-use crate::runtime::memory::StreamStats;
-use crate::runtime::pinned::{HostMemoryStats, Times};
+use crate::runtime::device::state::DeviceState;
+use crate::runtime::memory::statistics::StreamStats;
+use crate::runtime::pinned::numbers::{HostMemoryStats, Times};
+use crate::runtime::watch::latency::Latency;
 use std::fmt::{Display, Write};
 
 /// What a text looks like.
@@ -47,27 +47,40 @@ impl DeviceState {
     /// The statistics of the device, of its pools, tags and pinned memory, and how long its calls took if they were timed,
     /// as text; `name` says what a pool is called. The pools are read one after the other, after the device. A pool that
     /// ends meanwhile is left out. With `streams`, what each stream has, too, with the price of
-    /// [`Memory::stream_stats`](crate::runtime::Memory::stream_stats).
+    /// [`MemoryStatistics::by_stream`](crate::runtime::MemoryStatistics::by_stream).
     pub fn stats_text(
         &self,
         format: StatsFormat,
         streams: bool,
         name: impl Fn(PoolId) -> Option<String>,
     ) -> Result<String> {
-        let memory = self.memory().memory_stats(None)?;
-        let host = self.host_memory_stats()?;
+        let memory = self.memory().statistics().full(None)?;
+        let host = self.host_memory().full_stats()?;
         let pools: Vec<PoolStats> = self
             .memory()
             .pools()
+            .all()
             .into_iter()
             .filter_map(|id| {
-                Some(PoolStats { id, name: name(id), memory: self.memory().memory_stats(Some(id)).ok()? })
+                Some(PoolStats {
+                    id,
+                    name: name(id),
+                    memory: self.memory().statistics().full(Some(id)).ok()?,
+                })
             })
             .collect();
         let device = format!("{}:{}", self.type_name(), self.ordinal());
-        let tags = self.memory().tag_stats()?.into_iter().map(|(t, s)| (t.name(), s)).collect();
-        let streams = streams.then(|| self.memory().stream_stats(None)).transpose()?;
-        let told = Told { device, memory, pools, host, tags, streams, latencies: self.memory().latencies() };
+        let tags = self.memory().statistics().by_tag()?.into_iter().map(|(t, s)| (t.name(), s)).collect();
+        let streams = streams.then(|| self.memory().statistics().by_stream(None)).transpose()?;
+        let told = Told {
+            device,
+            memory,
+            pools,
+            host,
+            tags,
+            streams,
+            latencies: self.memory().statistics().latencies(),
+        };
         Ok(match format {
             StatsFormat::Json => json(&told),
             StatsFormat::Prometheus => prometheus(&told),

@@ -139,28 +139,30 @@ fn all_are_called_in_order_and_the_request_is_tried_once_more() {
             answer
         }
     };
-    let ids: Vec<_> =
-        [(1, true), (2, true), (3, false)].map(|(n, a)| memory.add_oom_callback(note(n, a)).unwrap()).into();
+    let ids: Vec<_> = [(1, true), (2, true), (3, false)]
+        .map(|(n, a)| memory.oom_callbacks().add(note(n, a)).unwrap())
+        .into();
     f.knobs.fail_alloc.store(true, SeqCst);
     let tries = memory.stats().out_of_memory_count;
     assert!(memory.alloc_unordered(PoolId::DEFAULT, 64).is_err());
     assert_eq!(*calls.lock().unwrap(), [1, 2, 3]);
     assert_eq!(memory.stats().out_of_memory_count, tries + 1, "requests are counted, not their attempts");
     // Nobody claims to have freed anything: no second attempt.
-    memory.remove_oom_callback(ids[0]).unwrap();
+    memory.oom_callbacks().remove(ids[0]).unwrap();
     assert!(memory.alloc(PoolId::DEFAULT, 0, 64).is_err());
     assert_eq!(*calls.lock().unwrap(), [1, 2, 3, 2, 3]);
     assert_eq!(memory.stats().out_of_memory_count, tries + 2);
     // One that removes itself, and adds another, which has its turn at the next request.
-    memory.remove_oom_callback(ids[1]).unwrap();
-    memory.remove_oom_callback(ids[2]).unwrap();
+    memory.oom_callbacks().remove(ids[1]).unwrap();
+    memory.oom_callbacks().remove(ids[2]).unwrap();
     let (own, added) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let (id, flag, again) = (own.clone(), added.clone(), device.clone());
     let id_of = memory
-        .add_oom_callback(move |_| {
-            again.memory().remove_oom_callback(id.load(SeqCst)).unwrap();
+        .oom_callbacks()
+        .add(move |_| {
+            again.memory().oom_callbacks().remove(id.load(SeqCst)).unwrap();
             let flag = flag.clone();
-            again.memory().add_oom_callback(move |_| !flag.swap(true, SeqCst)).unwrap();
+            again.memory().oom_callbacks().add(move |_| !flag.swap(true, SeqCst)).unwrap();
             false
         })
         .unwrap();
@@ -185,7 +187,8 @@ fn callbacks_are_called_as_long_as_they_free_something() {
     let (calls, tried) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (cache, counter, again) = (held.clone(), calls.clone(), device.clone());
     let id = memory
-        .add_oom_callback(move |_| {
+        .oom_callbacks()
+        .add(move |_| {
             counter.fetch_add(1, SeqCst);
             let last = cache.lock().unwrap().pop();
             last.is_some_and(|p| again.memory().free(p, None, None).is_ok())
@@ -204,7 +207,7 @@ fn callbacks_are_called_as_long_as_they_free_something() {
     let callbacks = report.tried.iter().find(|t| t.step == OomStep::Callbacks).unwrap();
     assert_eq!((u64::from(callbacks.tries), u64::from(callbacks.helped)), (left as u64 + 1, left as u64));
     assert_eq!(callbacks.bytes, (left * MIB) as u64);
-    memory.remove_oom_callback(id).unwrap();
+    memory.oom_callbacks().remove(id).unwrap();
     memory.free(block, None, None).unwrap();
 }
 
@@ -218,7 +221,8 @@ fn callbacks_that_free_nothing_end() {
     let (calls, again) = (Arc::new(AtomicU64::new(0)), device.clone());
     let counter = calls.clone();
     memory
-        .add_oom_callback(move |_| {
+        .oom_callbacks()
+        .add(move |_| {
             counter.fetch_add(1, SeqCst);
             let scratch = again.memory().alloc_unordered(PoolId::DEFAULT, 4096).unwrap();
             again.memory().free(scratch, None, None).is_ok()
@@ -244,24 +248,24 @@ fn a_panic_at_the_end_of_a_callback_costs_no_block() {
     let memory = device.memory();
     let (id, again, loud) = (Arc::new(AtomicU64::new(0)), device.clone(), Loud);
     let own = id.clone();
-    let added = memory.add_hook(move |_| {
-        let _ = (&loud, again.memory().remove_hook(own.load(SeqCst)));
+    let added = memory.hooks().add(move |_| {
+        let _ = (&loud, again.memory().hooks().remove(own.load(SeqCst)));
     });
     id.store(added.unwrap(), SeqCst);
     let block = memory.alloc_unordered(PoolId::DEFAULT, 64).unwrap();
     memory.free(block, None, None).unwrap();
     let (id, again, loud) = (Arc::new(AtomicU64::new(0)), device.clone(), Loud);
     let (own, knobs) = (id.clone(), f.knobs.clone());
-    let added = memory.add_oom_callback(move |_| {
-        let _ = (&loud, again.memory().remove_oom_callback(own.load(SeqCst)));
+    let added = memory.oom_callbacks().add(move |_| {
+        let _ = (&loud, again.memory().oom_callbacks().remove(own.load(SeqCst)));
         knobs.fail_alloc.swap(false, SeqCst)
     });
     id.store(added.unwrap(), SeqCst);
     // One whose panic panics when it is dropped; and two that end together, with the device.
-    memory.add_oom_callback(|_| std::panic::panic_any(Loud)).unwrap();
+    memory.oom_callbacks().add(|_| std::panic::panic_any(Loud)).unwrap();
     for _ in 0..2 {
         let loud = Loud;
-        memory.add_hook(move |_| _ = &loud).unwrap();
+        memory.hooks().add(move |_| _ = &loud).unwrap();
     }
     memory.empty_cache(None).unwrap();
     f.knobs.fail_alloc.store(true, SeqCst);
@@ -278,7 +282,8 @@ fn a_removal_waits_for_the_threads_inside() {
     let leaving = left.clone();
     let id = device
         .memory()
-        .add_oom_callback(move |_| {
+        .oom_callbacks()
+        .add(move |_| {
             entered.send(()).unwrap();
             std::thread::sleep(Duration::from_millis(200));
             leaving.store(true, SeqCst);
@@ -290,10 +295,10 @@ fn a_removal_waits_for_the_threads_inside() {
         s.spawn(|| assert!(device.memory().alloc(PoolId::DEFAULT, 0, 64).is_err()));
         wait_entered.recv().unwrap();
         // No lock is held meanwhile.
-        let other = device.memory().add_oom_callback(|_| false).unwrap();
-        device.memory().remove_oom_callback(other).unwrap();
+        let other = device.memory().oom_callbacks().add(|_| false).unwrap();
+        device.memory().oom_callbacks().remove(other).unwrap();
         assert!(!left.load(SeqCst));
-        device.memory().remove_oom_callback(id).unwrap();
+        device.memory().oom_callbacks().remove(id).unwrap();
         assert!(left.load(SeqCst), "it was still inside");
     });
 }
@@ -310,7 +315,8 @@ fn memory_without_pooling_calls_back_too() {
     let counter = calls.clone();
     device
         .memory()
-        .add_oom_callback(move |bytes| {
+        .oom_callbacks()
+        .add(move |bytes| {
             counter.fetch_add(bytes, SeqCst);
             failing.fail_alloc.swap(false, SeqCst)
         })

@@ -28,7 +28,7 @@ fn pairs(d: Device, count: usize) {
 }
 
 fn is_watched(d: Device) -> bool {
-    crate::observers::state(d).memory().is_watched()
+    crate::observers::state(d).memory().watchers().any()
 }
 
 /// Requests in a history's file.

@@ -166,8 +166,8 @@ impl Device for CountedDevice {
     fn ordinal(&self) -> usize {
         self.ordinal
     }
-    fn traits(&self) -> Caps {
-        Caps::STREAMS | Caps::CALLBACKS
+    fn facts(&self) -> Facts {
+        Facts::default()
     }
     fn sizes(&self) -> Sizes {
         Sizes {

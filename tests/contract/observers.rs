@@ -28,7 +28,7 @@ impl Observer for Book {
 fn watch(d: Device) -> (Arc<Book>, Arc<dyn Observer>) {
     let book = Arc::<Book>::default();
     let observer: Arc<dyn Observer> = book.clone();
-    state(d).memory().watch(&observer).unwrap();
+    state(d).memory().watchers().add(&observer).unwrap();
     (book, observer)
 }
 
@@ -147,7 +147,7 @@ fn every_way(d: Device) {
     let oom = told.iter().find(|e| e.kind == Oom).unwrap();
     assert_eq!((oom.requested, oom.stream), (1 << 45, Some(t.0 as u64)));
 
-    state(d).memory().unwatch(&observer);
+    state(d).memory().watchers().remove(&observer);
     own.free(kept[1], t).unwrap();
     let p = own.alloc(512, t).unwrap();
     own.free(p, t).unwrap();
@@ -223,7 +223,7 @@ fn watching_begins_and_ends_under_load() {
             for _ in 0..200 {
                 let (book, observer) = watch(d);
                 std::thread::sleep(std::time::Duration::from_micros(300));
-                state(d).memory().unwatch(&observer);
+                state(d).memory().watchers().remove(&observer);
                 let told = book.take().len();
                 std::thread::yield_now();
                 assert_eq!(book.take().len(), 0, "told after the end; {told} before");
@@ -274,7 +274,7 @@ fn frees_name_the_stream_of_the_block_also_after_its_end() {
             let d = host(64 * MIB, mapping);
             let (book, observer) = watch(d);
             let ends = Arc::<Ends>::default();
-            state(d).memory().watch(&(ends.clone() as Arc<dyn Observer>)).unwrap();
+            state(d).memory().watchers().add(&(ends.clone() as Arc<dyn Observer>)).unwrap();
             let (pool, s, t) = (d.default_pool(), d.stream(), d.stream());
             let number = |s: Stream| s.0 as u64;
             let blocks = [(); 3].map(|()| pool.alloc(5000, s).unwrap());
@@ -305,7 +305,7 @@ fn frees_name_the_stream_of_the_block_also_after_its_end() {
             let gone: BTreeSet<_> = gone.map(|e| (e.address, e.stream, e.requested, e.at_once)).collect();
             let want = [(p as u64, Some(number(t)), 5000, true), (q as u64, Some(0), 6000, true)];
             assert_eq!(gone, BTreeSet::from(want));
-            state(d).memory().unwatch(&observer);
+            state(d).memory().watchers().remove(&observer);
         }
     });
 }
@@ -317,14 +317,14 @@ fn pinned_memory_is_told() {
         let d = host(64 * MIB, true);
         let (book, _observer) = watch(d);
         let s = state(d);
-        let (a, b) = (s.host_alloc(1000).unwrap(), s.host_alloc(3 << 20).unwrap());
-        let now = s.host_stats().unwrap();
+        let (a, b) = (s.host_memory().alloc(1000).unwrap(), s.host_memory().alloc(3 << 20).unwrap());
+        let now = s.host_memory().stats().unwrap();
         let told = book.0.lock().unwrap().clone();
         assert!(told.iter().all(|e| e.host), "{told:?}");
         assert_eq!(sums(&told), (now.allocated.current, now.allocated.current, now.reserved.current));
-        s.host_free(a).unwrap();
-        s.host_free(b).unwrap();
-        s.host_empty_cache().unwrap();
+        s.host_memory().free(a).unwrap();
+        s.host_memory().free(b).unwrap();
+        s.host_memory().empty_cache().unwrap();
         assert_eq!(sums(&book.take()), (0, 0, 0));
     });
 }
@@ -362,7 +362,7 @@ fn a_restore_tells_of_its_frees_before_the_memory_is_anybody_elses() {
             let (go, went) = std::sync::mpsc::sync_channel(1);
             let dawdles = Arc::new(Dawdles { book: Book::default(), go, armed: AtomicBool::new(true) });
             let observer: Arc<dyn Observer> = dawdles.clone();
-            state(d).memory().watch(&observer).unwrap();
+            state(d).memory().watchers().add(&observer).unwrap();
             let taken = std::thread::scope(|scope| {
                 let taker = scope.spawn(move || {
                     went.recv().unwrap();
@@ -379,7 +379,7 @@ fn a_restore_tells_of_its_frees_before_the_memory_is_anybody_elses() {
             assert!(frees.len() == 2 && freed.iter().all(|p| frees.contains(&(*p as u64))), "{events:?}");
             assert_eq!(at(Alloc).count(), 2, "{events:?}");
             assert!(at(FreeRequested).max() < at(Alloc).min(), "told too late: {events:?}");
-            state(d).memory().unwatch(&observer);
+            state(d).memory().watchers().remove(&observer);
             pool.free(kept, s).unwrap();
         }
     });

@@ -43,7 +43,7 @@ fn freed_with_holes(options: &str) -> (Fake, Arc<DeviceState>, u64, Vec<[u64; 2]
     let fake = Fake::new(&[("capacity", "32M"), ("keep_log", "1")], |_| {});
     runtime::set_default_options(Some("cuda"), None, options).unwrap();
     let d = runtime::device("cuda", 0).unwrap();
-    let s = d.stream_create().unwrap();
+    let s = d.streams().create().unwrap();
     let m = d.memory();
     let all: Vec<u64> = (0..8).map(|_| m.alloc(POOL, s, 2 * GRANULE).unwrap()).collect();
     let freed: Vec<[u64; 2]> = all.iter().step_by(2).map(|p| [*p, 2 * GRANULE]).collect();
@@ -58,7 +58,7 @@ fn work_in_the_order_of_its_stream_may_use_scattered_blocks() {
     let p = d.memory().alloc(POOL, s, 6 * MIB).unwrap();
     kernel(&fake, s, &[[p, 6 * MIB]], &[], 0);
     d.memset_async(s, p, 1, 6 * MIB).unwrap();
-    d.stream_synchronize(s).unwrap();
+    d.streams().synchronize(s).unwrap();
     assert_eq!(found(&fake), 0, "{}", fake.log());
     fake.end();
 }
@@ -68,7 +68,7 @@ fn a_dependent_launch_on_a_scattered_block_is_found() {
     let (fake, d, s, _) = freed_with_holes("");
     let p = d.memory().alloc(POOL, s, 6 * MIB).unwrap();
     kernel(&fake, s, &[], &[[p, 6 * MIB]], EARLY);
-    d.stream_synchronize(s).unwrap();
+    d.streams().synchronize(s).unwrap();
     assert_eq!(found(&fake), 1, "{}", fake.log());
     fake.end();
 }
@@ -83,7 +83,7 @@ fn without_scattering_a_dependent_launch_is_safe() {
     // No hole is as large: the rest goes to the driver, and comes anew in one piece.
     let q = d.memory().alloc(POOL, s, 6 * MIB).unwrap();
     kernel(&fake, s, &[[q, 6 * MIB]], &[[p, 2 * GRANULE]], EARLY);
-    d.stream_synchronize(s).unwrap();
+    d.streams().synchronize(s).unwrap();
     assert_eq!(found(&fake), 0, "{}", fake.log());
     fake.end();
 }
@@ -93,8 +93,8 @@ fn without_scattering_a_dependent_launch_is_safe() {
 fn a_persistent_kernel_that_is_handed_a_scattered_block_is_found() {
     for (options, reports) in [("", 1), ("scatter:off", 0)] {
         let (fake, d, s, freed) = freed_with_holes(options);
-        d.stream_synchronize(s).unwrap();
-        let side = d.stream_create().unwrap();
+        d.streams().synchronize(s).unwrap();
+        let side = d.streams().create().unwrap();
         // It is handed the address of a block that lives when it ends: the one at its own place.
         let block = freed[1];
         let number = kernel(&fake, side, &[block], &[], STAYS);
@@ -107,10 +107,10 @@ fn a_persistent_kernel_that_is_handed_a_scattered_block_is_found() {
         for &p in &all {
             kernel(&fake, s, &[], &[[p, bytes]], 0);
         }
-        d.stream_synchronize(s).unwrap();
+        d.streams().synchronize(s).unwrap();
         let end: extern "C" fn(u64, u64) -> u32 = fake.driver("fakecuda_kernel_end");
         assert_eq!(end(key(&fake, side), number), 0);
-        d.stream_synchronize(side).unwrap();
+        d.streams().synchronize(side).unwrap();
         assert_eq!(found(&fake), reports, "{options}: {}", fake.log());
         fake.end();
     }

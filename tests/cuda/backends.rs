@@ -19,7 +19,7 @@ fn open(backend: &str, threshold: u64) -> (Fake, Arc<DeviceState>) {
 #[test]
 fn memory_of_the_drivers_pool() {
     let (fake, d) = open("cudaMallocAsync", u64::MAX);
-    let s = d.stream_create().unwrap();
+    let s = d.streams().create().unwrap();
     let at = d.memory().alloc(POOL, s, 5 * MIB).unwrap();
     d.write(at, b"pool").unwrap();
     assert_eq!(fake.read(0, at, 4).unwrap(), b"pool");
@@ -49,7 +49,7 @@ fn other_devices_use_the_drivers_pool() {
         runtime::set_default_options(Some("cuda"), None, "backend:cudaMallocAsync").unwrap();
         let [near, far] = [0, 1].map(|i| runtime::device("cuda", i).unwrap());
         let early = before.then(|| near.memory().alloc(POOL, 0, 5 * MIB).unwrap());
-        near.enable_peer_access(&far).unwrap();
+        near.peer_access().enable(&far).unwrap();
         let late = near.memory().alloc(POOL, 0, 20 * MIB).unwrap();
         for at in early.into_iter().chain([late]) {
             near.write(at, b"near").unwrap();
@@ -66,10 +66,10 @@ fn other_devices_use_the_drivers_pool() {
 #[test]
 fn a_threshold_gives_back_at_a_wait() {
     let (fake, d) = open("cudaMallocAsync", 0);
-    let s = d.stream_create().unwrap();
+    let s = d.streams().create().unwrap();
     let at = d.memory().alloc(POOL, s, 5 * MIB).unwrap();
     d.memory().free(at, Some(s), None).unwrap();
-    d.stream_synchronize(s).unwrap();
+    d.streams().synchronize(s).unwrap();
     assert_eq!(fake.used(0), 0);
     fake.end();
 }
@@ -77,23 +77,23 @@ fn a_threshold_gives_back_at_a_wait() {
 #[test]
 fn a_free_to_the_drivers_pool_waits_on_the_device_only() {
     let (fake, d) = open("cudaMallocAsync", u64::MAX);
-    let (s, t) = (d.stream_create().unwrap(), d.stream_create().unwrap());
+    let (s, t) = (d.streams().create().unwrap(), d.streams().create().unwrap());
     let at = d.memory().alloc(POOL, s, 40 * MIB).unwrap();
-    d.stream_synchronize(s).unwrap();
+    d.streams().synchronize(s).unwrap();
     fake.hold(true);
     d.memset_async(t, at, 7, 40 * MIB).unwrap();
     d.memory().record_stream(at, t).unwrap();
     d.memory().free(at, Some(s), None).unwrap(); // returns, though `t` stands still
-    assert!(!d.stream_query(t).unwrap());
+    assert!(!d.streams().query(t).unwrap());
     fake.hold(false);
     // The same memory, and the old work must be over before the new runs.
     let again = d.memory().alloc(POOL, s, 40 * MIB).unwrap();
     d.memset_async(s, again, 1, 40 * MIB).unwrap();
-    d.stream_synchronize(s).unwrap();
+    d.streams().synchronize(s).unwrap();
     d.synchronize().unwrap();
     assert_eq!(fake.read(0, again + 40 * MIB - 1, 1).unwrap(), [1]);
     // The stream ends before its block.
-    d.stream_destroy(s).unwrap();
+    d.streams().destroy(s).unwrap();
     d.memory().free(again, None, None).unwrap();
     // Per-thread streams order nothing between threads.
     let p = d.memory().alloc(POOL, 2, MIB).unwrap();
@@ -132,7 +132,7 @@ fn each_call_of_a_backend_fails_once() {
     ];
     for name in calls {
         let (fake, d) = open("cudaMallocAsync", u64::MAX);
-        let t = d.stream_create().unwrap();
+        let t = d.streams().create().unwrap();
         fake.calls_reset();
         fake.fail(name, 1, 719, false);
         let waits_on_the_host = ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"].contains(&name);
@@ -148,7 +148,7 @@ fn each_call_of_a_backend_fails_once() {
                     fake.hold(false);
                 });
                 let freed = d.memory().free(at, Some(0), None);
-                let over = d.stream_query(t);
+                let over = d.streams().query(t);
                 let fine = !first.take() || !waits_on_the_host || over == Ok(true);
                 assert!(fine, "{name}: freed under work that is queued");
                 freed
@@ -199,7 +199,7 @@ fn a_wrong_size_is_refused() {
 #[test]
 fn a_block_without_a_stream_goes_to_the_drivers_pool_after_all_streams() {
     let (fake, d) = open("cudaMallocAsync", u64::MAX);
-    let (s, t) = (fake.foreign_stream(0, 1), d.stream_create().unwrap());
+    let (s, t) = (fake.foreign_stream(0, 1), d.streams().create().unwrap());
     let at = d.memory().alloc_unordered(POOL, 40 * MIB).unwrap();
     let (open, gate) = std::sync::mpsc::channel::<()>();
     fake.launch_host(0, s, move || _ = gate.recv());
@@ -212,7 +212,7 @@ fn a_block_without_a_stream_goes_to_the_drivers_pool_after_all_streams() {
         d.memory().free(at, None, None).unwrap();
         let next = d.memory().alloc(POOL, t, 40 * MIB).unwrap();
         d.memset_async(t, next, 1, 40 * MIB).unwrap();
-        d.stream_synchronize(t).unwrap();
+        d.streams().synchronize(t).unwrap();
         d.synchronize().unwrap();
         assert_eq!(
             fake.read(0, next, 1).unwrap(),
@@ -230,16 +230,16 @@ fn a_block_without_a_stream_goes_to_the_drivers_pool_after_all_streams() {
 fn pinned_memory_waits_for_the_same_number_on_each_device() {
     let fake = Fake::new(&[("devices", "2")], |_| {});
     let [near, far] = [0, 1].map(|n| runtime::device("cuda", n).unwrap());
-    let block = near.host_alloc(MIB).unwrap();
+    let block = near.host_memory().alloc(MIB).unwrap();
     let (open, gate) = std::sync::mpsc::channel::<()>();
     fake.launch_host(1, 0, move || _ = gate.recv());
     for d in [&near, &far] {
-        d.host_record_stream(block, 0).unwrap();
+        d.host_memory().record_stream(block, 0).unwrap();
     }
-    near.host_free(block).unwrap();
-    assert_eq!(near.host_stats().unwrap().pending, MIB);
+    near.host_memory().free(block).unwrap();
+    assert_eq!(near.host_memory().stats().unwrap().pending, MIB);
     drop(open);
     far.synchronize().unwrap();
-    assert_eq!(near.host_stats().unwrap().pending, 0);
+    assert_eq!(near.host_memory().stats().unwrap().pending, 0);
     fake.end();
 }

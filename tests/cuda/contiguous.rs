@@ -90,7 +90,7 @@ fn fill(fake: &Fake, d: &DeviceState, p: PoolId, s: u64) -> Result<Marked> {
 fn a_registration_spans_a_block_of_a_contiguous_pool_and_cuts_others_off() {
     let (fake, d) = one(CARD);
     let m = d.memory();
-    let (p, s) = (m.pool_create_contiguous(0).unwrap(), d.stream_create().unwrap());
+    let (p, s) = (m.pools().create_contiguous(0).unwrap(), d.streams().create().unwrap());
     let at = m.alloc(POOL, s, 40 * MIB).unwrap();
     assert!(!is_one(&fake, at, 40 * MIB), "handles of 2 MiB, each for itself");
     assert_eq!(range(&fake, at).1 - range(&fake, at).0, GRANULE);
@@ -105,20 +105,20 @@ fn a_registration_spans_a_block_of_a_contiguous_pool_and_cuts_others_off() {
             assert!(is_one(&fake, at, bytes), "{bytes} bytes in round {round}");
             m.free(at, Some(s), None).unwrap();
         }
-        d.pools_sleep(&[p], true).unwrap();
-        d.pools_wake(&[p]).unwrap();
+        d.pools().sleep(&[p], true).unwrap();
+        d.pools().wake(&[p]).unwrap();
         blocks.check(&fake);
     }
     // A checkpoint's blocks come back where they were.
-    let checkpoint = m.checkpoint(p).unwrap();
+    let checkpoint = m.checkpoints().make(p).unwrap();
     let last = *blocks.0.last().unwrap();
     m.free(last.0, Some(s), None).unwrap();
     m.alloc(p, s, 1000).unwrap();
-    m.restore(p, checkpoint).unwrap();
+    m.checkpoints().restore(p, checkpoint).unwrap();
     assert!(is_one(&fake, last.0, last.1));
-    m.checkpoint_destroy(checkpoint).unwrap();
+    m.checkpoints().destroy(checkpoint).unwrap();
     blocks.free(&d);
-    m.pool_destroy(p).unwrap();
+    m.pools().destroy(p).unwrap();
     m.empty_cache(None).unwrap();
     assert_eq!(fake.used(0), 0);
     fake.end();
@@ -129,7 +129,7 @@ fn a_registration_spans_a_block_of_a_contiguous_pool_and_cuts_others_off() {
 fn a_block_takes_as_many_calls_as_a_segment() {
     let (fake, d) = one(CARD);
     let m = d.memory();
-    let p = m.pool_create_contiguous(0).unwrap();
+    let p = m.pools().create_contiguous(0).unwrap();
     fake.calls_reset();
     let at = m.alloc(p, 0, 100 * MIB).unwrap();
     m.free(at, Some(0), None).unwrap();
@@ -144,13 +144,13 @@ fn a_block_takes_as_many_calls_as_a_segment() {
 fn a_capture_into_a_contiguous_pool_gets_its_memory_in_one_piece() {
     let (fake, d) = one(CARD);
     let m = d.memory();
-    let (p, s) = (m.pool_create_contiguous(0).unwrap(), d.stream_create().unwrap());
-    let c = m.capture_begin(p, s).unwrap();
+    let (p, s) = (m.pools().create_contiguous(0).unwrap(), d.streams().create().unwrap());
+    let c = m.captures().begin(p, s).unwrap();
     let at = m.alloc(POOL, s, 30 * MIB).unwrap();
     assert!(is_one(&fake, at, 30 * MIB));
     m.free(at, Some(s), None).unwrap();
-    m.capture_end(c).unwrap();
-    m.capture_release(c).unwrap();
+    m.captures().end(c).unwrap();
+    m.captures().release(c).unwrap();
     assert_eq!(fake.used(0), 0);
     fake.end();
 }
@@ -161,10 +161,10 @@ fn other_devices_may_use_memory_of_a_contiguous_pool() {
     runtime::set_default_options(Some("cuda"), None, "peer_access:off").unwrap();
     let (d, peer) = (runtime::device("cuda", 0).unwrap(), runtime::device("cuda", 1).unwrap());
     let m = d.memory();
-    let p = m.pool_create_contiguous(0).unwrap();
+    let p = m.pools().create_contiguous(0).unwrap();
     let before = m.alloc(p, 0, 30 * MIB).unwrap();
     assert!(fake.read(1, before, 1).is_err());
-    d.enable_peer_access(&peer).unwrap();
+    d.peer_access().enable(&peer).unwrap();
     let after = m.alloc(p, 0, 30 * MIB).unwrap();
     for at in [before, after] {
         fake.write(0, at + 29 * MIB, &[5]).unwrap();
@@ -177,7 +177,7 @@ fn other_devices_may_use_memory_of_a_contiguous_pool() {
 fn where_nothing_is_mapped_every_pool_is_so() {
     let fake = Fake::new(CARD, |o| o.mapping = false);
     let d = runtime::device("cuda", 0).unwrap();
-    for p in [POOL, d.memory().pool_create_contiguous(0).unwrap()] {
+    for p in [POOL, d.memory().pools().create_contiguous(0).unwrap()] {
         let at = d.memory().alloc(p, 0, 70 * MIB).unwrap();
         assert!(is_one(&fake, at, 70 * MIB));
         d.memory().free(at, Some(0), None).unwrap();
@@ -187,7 +187,7 @@ fn where_nothing_is_mapped_every_pool_is_so() {
         let fake = Fake::new(CARD, |_| {});
         runtime::set_default_options(Some("cuda"), None, backend).unwrap();
         let d = runtime::device("cuda", 0).unwrap();
-        let made = d.memory().pool_create_contiguous(0);
+        let made = d.memory().pools().create_contiguous(0);
         assert_eq!(made.err().map(|e| e.code()), refused.then_some(Code::Unsupported), "{backend}");
         runtime::set_default_options(Some("cuda"), None, "").unwrap();
         fake.end();
@@ -203,7 +203,7 @@ fn every_call_may_fail(name: &str, step: Step) {
         for call in (0..).step_by(if code == FAILED { 1 } else { 7 }) {
             let (fake, d) = one(CARD);
             let m = d.memory();
-            let (p, s) = (m.pool_create_contiguous(0).unwrap(), d.stream_create().unwrap());
+            let (p, s) = (m.pools().create_contiguous(0).unwrap(), d.streams().create().unwrap());
             let kept = fill(&fake, &d, p, s).unwrap();
             fake.calls_reset();
             fake.fail("*", call + 1, code, false);
@@ -218,14 +218,14 @@ fn every_call_may_fail(name: &str, step: Step) {
             }
             seen += u32::from(done.is_err());
             let what = format!("{name}, call {call} ({code}): {done:?}");
-            if m.pool_sleeps(p) {
-                d.pools_wake(&[p]).unwrap_or_else(|e| panic!("{what}, then {e}"));
+            if m.pools().sleeps(p) {
+                d.pools().wake(&[p]).unwrap_or_else(|e| panic!("{what}, then {e}"));
             }
             kept.check(&fake);
             assert!(kept.0.iter().all(|b| is_one(&fake, b.0, b.1)), "{what}");
             step(&fake, &d, p, s).unwrap_or_else(|e| panic!("{what}, again: {e}"));
-            if m.pool_sleeps(p) {
-                d.pools_wake(&[p]).unwrap();
+            if m.pools().sleeps(p) {
+                d.pools().wake(&[p]).unwrap();
             }
             kept.check(&fake);
             kept.free(&d);
@@ -251,17 +251,17 @@ fn every_call_may_fail_of_blocks_that_come_and_go() {
 
 #[test]
 fn every_call_may_fail_of_a_sleep() {
-    apart_for(900, || every_call_may_fail("sleep", |_, d, p, _| d.pools_sleep(&[p], true)));
+    apart_for(900, || every_call_may_fail("sleep", |_, d, p, _| d.pools().sleep(&[p], true)));
 }
 
 #[test]
 fn every_call_may_fail_of_a_wake() {
     apart_for(900, || {
         every_call_may_fail("wake", |_, d, p, _| {
-            if !d.memory().pool_sleeps(p) {
-                d.pools_sleep(&[p], true)?;
+            if !d.memory().pools().sleeps(p) {
+                d.pools().sleep(&[p], true)?;
             }
-            d.pools_wake(&[p])
+            d.pools().wake(&[p])
         });
     });
 }

@@ -50,7 +50,7 @@ fn memory_works(settings: &[(&str, &str)], lack: &str) {
     assert_eq!(d.info().unwrap().caps.contains(Caps::MAPPING), mapping);
     let why = d.lack(Caps::MAPPING).unwrap();
     assert!(why.is_some() != mapping && why.is_none_or(|w| w.contains(lack)), "it should be: {lack}");
-    let s = d.stream_create().unwrap();
+    let s = d.streams().create().unwrap();
     let mut blocks = Vec::new();
     for bytes in [1, 512, 5000, 300_000, 3 << 20, 9 << 20] {
         let at = d.memory().alloc(POOL, s, bytes).unwrap();
@@ -69,7 +69,7 @@ fn memory_works(settings: &[(&str, &str)], lack: &str) {
     round_trip(&d, at + most - 4096, 4096);
     assert_eq!(d.memory().alloc(POOL, s, 8 * MIB).err().unwrap().code(), Code::OutOfMemory);
     d.memory().free(at, Some(s), None).unwrap();
-    d.stream_destroy(s).unwrap();
+    d.streams().destroy(s).unwrap();
     fake.end();
 }
 
@@ -91,7 +91,7 @@ fn memory_with_granules_of_another_size_is_not_mapped() {
 #[test]
 fn scattered_granules_make_one_block() {
     let (fake, d) = one(&[]);
-    let s = d.stream_create().unwrap();
+    let s = d.streams().create().unwrap();
     // Every second granule is free; a block of 8 MiB must still fit.
     let blocks: Vec<u64> = (0..32).map(|_| d.memory().alloc(POOL, s, GRANULE).unwrap()).collect();
     for (i, at) in blocks.iter().enumerate() {
@@ -114,24 +114,32 @@ fn registered_memory_is_copied_while_the_caller_goes_on() {
     let (fake, d) = one(&[]);
     let mut own = vec![7_u8; 1 << 20];
     let at = own.as_mut_ptr().expose_provenance() as u64;
-    d.host_register(at, 1 << 20).unwrap();
-    assert_eq!(d.host_register(at + 4096, 8).unwrap_err().code(), Code::Busy);
-    assert_eq!(d.host_register(0x1000, 4096).unwrap_err().code(), Code::InvalidArgument, "not mapped");
-    let s = d.stream_create().unwrap();
+    d.host_memory().register(at, 1 << 20).unwrap();
+    assert_eq!(d.host_memory().register(at + 4096, 8).unwrap_err().code(), Code::Busy);
+    assert_eq!(
+        d.host_memory().register(0x1000, 4096).unwrap_err().code(),
+        Code::InvalidArgument,
+        "not mapped"
+    );
+    let s = d.streams().create().unwrap();
     let block = d.memory().alloc(POOL, s, 1 << 20).unwrap();
     fake.hold(true);
     // Not registered, this would wait for the stream.
     unsafe { d.copy_async(s, CopyKind::HostToDevice, block, at, 1 << 20) }.unwrap();
-    assert!(!d.stream_query(s).unwrap());
+    assert!(!d.streams().query(s).unwrap());
     fake.hold(false);
-    d.host_unregister(at).unwrap();
-    assert!(d.stream_query(s).unwrap(), "the end of the registration has waited");
-    assert_eq!(d.host_unregister(at).unwrap_err().code(), Code::UnknownPointer);
-    let pinned = d.host_alloc(MIB).unwrap();
-    assert_eq!(d.host_register(pinned + 8, 8).unwrap_err().code(), Code::Busy, "it is the library's own");
-    d.host_free(pinned).unwrap();
+    d.host_memory().unregister(at).unwrap();
+    assert!(d.streams().query(s).unwrap(), "the end of the registration has waited");
+    assert_eq!(d.host_memory().unregister(at).unwrap_err().code(), Code::UnknownPointer);
+    let pinned = d.host_memory().alloc(MIB).unwrap();
+    assert_eq!(
+        d.host_memory().register(pinned + 8, 8).unwrap_err().code(),
+        Code::Busy,
+        "it is the library's own"
+    );
+    d.host_memory().free(pinned).unwrap();
     // The end of the device ends what is left.
-    d.host_register(at, 1 << 20).unwrap();
+    d.host_memory().register(at, 1 << 20).unwrap();
     fake.end();
 }
 
@@ -140,16 +148,16 @@ fn memory_that_is_registered_in_part_is_refused_or_has_been_read_when_the_call_r
     let (fake, d) = one(&[]);
     let mut own = vec![7_u8; 1 << 20];
     let at = own.as_mut_ptr().expose_provenance() as u64;
-    let s = d.stream_create().unwrap();
+    let s = d.streams().create().unwrap();
     let block = d.memory().alloc(POOL, s, 1 << 20).unwrap();
     for (from, bytes) in [(at, 4096), (at + (1 << 20) - 4096, 4096)] {
-        d.host_register(from, bytes).unwrap();
+        d.host_memory().register(from, bytes).unwrap();
         // The fake driver refuses such a range; NVIDIA's documentation does not say what a real one does.
         match unsafe { d.copy_async(s, CopyKind::HostToDevice, block, at, 1 << 20) } {
-            Ok(()) => assert!(d.stream_query(s).unwrap(), "it has waited for the stream"),
+            Ok(()) => assert!(d.streams().query(s).unwrap(), "it has waited for the stream"),
             Err(e) => assert_eq!(e.code(), Code::InvalidArgument),
         }
-        d.host_unregister(from).unwrap();
+        d.host_memory().unregister(from).unwrap();
     }
     fake.end();
 }
@@ -158,7 +166,7 @@ fn memory_that_is_registered_in_part_is_refused_or_has_been_read_when_the_call_r
 fn a_warm_pair_makes_no_driver_call() {
     for settings in [&[][..], &[("no_vmm", "1")]] {
         let (fake, d) = one(settings);
-        let s = d.stream_create().unwrap();
+        let s = d.streams().create().unwrap();
         let pair = |bytes| {
             let at = d.memory().alloc(POOL, s, bytes).unwrap();
             d.memory().free(at, Some(s), None).unwrap();
@@ -177,7 +185,7 @@ fn a_warm_pair_makes_no_driver_call() {
 #[test]
 fn copies_and_fills() {
     let (fake, d) = one(&[]);
-    let s = d.stream_create().unwrap();
+    let s = d.streams().create().unwrap();
     let (a, b) = (d.memory().alloc(POOL, s, MIB).unwrap(), d.memory().alloc(POOL, s, MIB).unwrap());
     d.memset(a, 7, MIB).unwrap();
     d.memset_async(s, a + 10, 9, 5).unwrap();
@@ -185,15 +193,15 @@ fn copies_and_fills() {
     let mut back = vec![0u8; MIB as usize];
     let to = back.as_mut_ptr().expose_provenance() as u64;
     unsafe { d.copy_async(s, CopyKind::DeviceToHost, to, b, MIB).unwrap() };
-    d.stream_synchronize(s).unwrap();
+    d.streams().synchronize(s).unwrap();
     assert_eq!((back[9], back[10], back[14], back[15]), (7, 9, 9, 7));
     // Pageable memory has been read on return: what is written to it then does not arrive.
     let mut source = vec![3u8; 4096];
     let from = source.as_ptr().expose_provenance() as u64;
-    d.stream_callback(s, Box::new(|_| std::thread::sleep(std::time::Duration::from_millis(50)))).unwrap();
+    d.streams().callback(s, Box::new(|_| std::thread::sleep(std::time::Duration::from_millis(50)))).unwrap();
     unsafe { d.copy_async(s, CopyKind::HostToDevice, a, from, 4096).unwrap() };
     source.fill(4);
-    d.stream_synchronize(s).unwrap();
+    d.streams().synchronize(s).unwrap();
     assert_eq!(fake.read(0, a, 3).unwrap(), [3, 3, 3]);
     unsafe { d.copy(CopyKind::DeviceToDevice, b, a, 4096).unwrap() };
     assert_eq!(fake.read(0, b, 3).unwrap(), [3, 3, 3]);
@@ -208,7 +216,7 @@ fn copies_and_fills() {
 #[test]
 fn streams_have_any_handles() {
     let (fake, d) = one(&[("low_handles", "1")]);
-    let own = d.stream_create().unwrap();
+    let own = d.streams().create().unwrap();
     let theirs = fake.foreign_stream(0, 1);
     assert!(own.max(theirs) < 4096, "{own}, {theirs}");
     for s in [own, theirs] {
@@ -217,7 +225,7 @@ fn streams_have_any_handles() {
         d.memory().record_stream(p, own).unwrap();
         d.memory().record_stream(p, theirs).unwrap();
         d.memory().free(p, Some(s), None).unwrap();
-        d.stream_synchronize(s).unwrap();
+        d.streams().synchronize(s).unwrap();
     }
     let p = d.memory().alloc(POOL, own, MIB).unwrap();
     // What stands for no stream does not come so far.
@@ -232,9 +240,9 @@ fn streams_have_any_handles() {
         d.memory().record_stream(p, none).unwrap_err(),
         d.memory().free(p, Some(none), None).unwrap_err(),
         d.memset_async(none, p, 1, MIB).unwrap_err(),
-        d.stream_synchronize(none).unwrap_err(),
-        d.stream_query(none).unwrap_err(),
-        d.stream_destroy(none).unwrap_err(),
+        d.streams().synchronize(none).unwrap_err(),
+        d.streams().query(none).unwrap_err(),
+        d.streams().destroy(none).unwrap_err(),
     ];
     assert!(refused.iter().all(|e| e.code() == Code::UnknownStream), "{refused:?}");
     fake.fail_clear();
@@ -248,7 +256,7 @@ fn peers(settings: &[(&str, &str)], direct: bool) {
     all.extend_from_slice(settings);
     let (fake, d0) = one(&all);
     let d1 = runtime::device("cuda", 1).unwrap();
-    let s = d0.stream_create().unwrap();
+    let s = d0.streams().create().unwrap();
     let a = d0.memory().alloc(POOL, s, 5 * MIB).unwrap();
     let b = d1.memory().alloc(POOL, 0, 5 * MIB).unwrap();
     d0.memset(a, 42, 5 * MIB).unwrap();
@@ -256,7 +264,7 @@ fn peers(settings: &[(&str, &str)], direct: bool) {
     assert_eq!(fake.read(1, b + 5 * MIB - 3, 3).unwrap(), [42; 3]);
     d0.memset(a, 43, 5 * MIB).unwrap();
     d0.copy_peer_async(s, &d1, b, a, 5 * MIB).unwrap();
-    d0.stream_synchronize(s).unwrap();
+    d0.streams().synchronize(s).unwrap();
     assert_eq!(fake.read(1, b, 3).unwrap(), [43; 3]);
     assert_eq!(fake.calls("cuMemcpyPeerAsync") == 0, direct);
     // Memory that is mapped later is within reach too.
@@ -316,25 +324,25 @@ fn host_and_managed_memory() {
         let d = runtime::device("cuda", 0).unwrap();
         if threads > 0 {
             let with = format!("pinned_use_cuda_host_register:True,pinned_num_register_threads:{threads}");
-            d.set_options(&with).unwrap();
+            d.options().set(&with).unwrap();
         }
         let registered = u64::from(threads > 0);
-        let p = d.host_alloc(3 * MIB + 5).unwrap();
+        let p = d.host_memory().alloc(3 * MIB + 5).unwrap();
         assert_eq!(fake.calls("cuMemHostRegister_v2"), registered);
         assert_eq!(fake.calls("cuMemHostAlloc"), 1 - registered);
         unsafe { std::slice::from_raw_parts_mut(p as *mut u8, 3 << 20) }.fill(8);
         let a = d.memory().alloc(POOL, 0, MIB).unwrap();
         unsafe { d.copy(CopyKind::HostToDevice, a, p, MIB).unwrap() };
         assert_eq!(fake.read(0, a, 2).unwrap(), [8, 8]);
-        let m = d.unified_alloc(MIB).unwrap();
+        let m = d.unified_memory().alloc(MIB).unwrap();
         d.memset(m, 1, MIB).unwrap();
         assert_eq!(unsafe { *(m as *const u8) }, 1);
-        assert_eq!(d.host_free(m).err().unwrap().code(), Code::UnknownPointer);
-        assert_eq!(d.unified_free(p).err().unwrap().code(), Code::UnknownPointer);
-        d.host_free(p).unwrap();
-        assert_eq!(d.host_free(p).err().unwrap().code(), Code::DoubleFree);
-        d.unified_free(m).unwrap();
-        let _left = (d.host_alloc(100).unwrap(), d.unified_alloc(100).unwrap());
+        assert_eq!(d.host_memory().free(m).err().unwrap().code(), Code::UnknownPointer);
+        assert_eq!(d.unified_memory().free(p).err().unwrap().code(), Code::UnknownPointer);
+        d.host_memory().free(p).unwrap();
+        assert_eq!(d.host_memory().free(p).err().unwrap().code(), Code::DoubleFree);
+        d.unified_memory().free(m).unwrap();
+        let _left = (d.host_memory().alloc(100).unwrap(), d.unified_memory().alloc(100).unwrap());
         fake.end();
     }
 }
@@ -342,31 +350,32 @@ fn host_and_managed_memory() {
 #[test]
 fn streams_and_events() {
     let (fake, d) = one(&[]);
-    let (s, t) = (d.stream_create().unwrap(), d.stream_create().unwrap());
-    let e = d.event_create().unwrap();
-    assert!(d.event_query(e).unwrap(), "an event is made as if completed");
+    let (s, t) = (d.streams().create().unwrap(), d.streams().create().unwrap());
+    let e = d.events().create().unwrap();
+    assert!(d.events().query(e).unwrap(), "an event is made as if completed");
     fake.hold(true);
     let a = d.memory().alloc(POOL, s, MIB).unwrap();
     d.memset_async(s, a, 5, MIB).unwrap();
-    d.event_record(s, e).unwrap();
-    d.stream_wait_event(t, e).unwrap();
+    d.events().record(s, e).unwrap();
+    d.streams().wait_event(t, e).unwrap();
     d.memset_async(t, a, 6, 10).unwrap();
-    assert!(!d.event_query(e).unwrap());
-    assert!(!d.stream_query(t).unwrap());
+    assert!(!d.events().query(e).unwrap());
+    assert!(!d.streams().query(t).unwrap());
     fake.hold(false);
-    d.stream_synchronize(t).unwrap();
-    assert!(d.event_query(e).unwrap());
+    d.streams().synchronize(t).unwrap();
+    assert!(d.events().query(e).unwrap());
     assert_eq!(fake.read(0, a + 9, 2).unwrap(), [6, 5]);
-    d.event_synchronize(e).unwrap();
-    d.event_destroy(e).unwrap();
-    for failed in [d.event_query(e).err(), d.event_destroy(e).err(), d.event_record(s, e).err()] {
+    d.events().synchronize(e).unwrap();
+    d.events().destroy(e).unwrap();
+    for failed in [d.events().query(e).err(), d.events().destroy(e).err(), d.events().record(s, e).err()] {
         assert_eq!(failed.unwrap().code(), Code::UnknownEvent);
     }
-    d.stream_destroy(s).unwrap();
-    for failed in [d.stream_query(s).err(), d.stream_destroy(s).err(), d.memset_async(s, a, 1, 1).err()] {
+    d.streams().destroy(s).unwrap();
+    for failed in [d.streams().query(s).err(), d.streams().destroy(s).err(), d.memset_async(s, a, 1, 1).err()]
+    {
         assert_eq!(failed.unwrap().code(), Code::UnknownStream);
     }
-    assert_eq!(d.stream_destroy(0).err().unwrap().code(), Code::InvalidArgument);
+    assert_eq!(d.streams().destroy(0).err().unwrap().code(), Code::InvalidArgument);
     d.memory().free(a, None, None).unwrap();
     fake.end();
 }
@@ -374,33 +383,35 @@ fn streams_and_events() {
 #[test]
 fn callbacks_run_in_the_order_of_the_stream() {
     let (fake, d) = one(&[]);
-    let s = d.stream_create().unwrap();
+    let s = d.streams().create().unwrap();
     let a = d.memory().alloc(POOL, s, MIB).unwrap();
     let (tell, told) = mpsc::channel();
     d.memset_async(s, a, 3, MIB).unwrap();
     let inner: Arc<DeviceState> = d.clone();
     let tx = tell.clone();
-    d.stream_callback(
-        s,
-        Box::new(move |status| {
-            let refused = inner.stream_synchronize(0).err().map(|e| e.code());
-            let refused_by_cuda = inner.event_create().err().map(|e| e.code());
-            // Warm memory needs no driver, so it is there in a callback too.
-            let warm = inner.memory().alloc(POOL, s, 100).and_then(|p| inner.memory().free(p, Some(s), None));
-            tx.send((status.is_ok(), refused, refused_by_cuda, warm.is_ok())).unwrap();
-        }),
-    )
-    .unwrap();
+    d.streams()
+        .callback(
+            s,
+            Box::new(move |status| {
+                let refused = inner.streams().synchronize(0).err().map(|e| e.code());
+                let refused_by_cuda = inner.events().create().err().map(|e| e.code());
+                // Warm memory needs no driver, so it is there in a callback too.
+                let warm =
+                    inner.memory().alloc(POOL, s, 100).and_then(|p| inner.memory().free(p, Some(s), None));
+                tx.send((status.is_ok(), refused, refused_by_cuda, warm.is_ok())).unwrap();
+            }),
+        )
+        .unwrap();
     let first = d.memory().alloc(POOL, s, 100).unwrap();
     d.memory().free(first, Some(s), None).unwrap();
-    d.stream_synchronize(s).unwrap();
+    d.streams().synchronize(s).unwrap();
     let not = Some(Code::NotPermitted);
     let (ok, a1, a2, _warm) = told.recv().unwrap();
     assert_eq!((ok, a1, a2), (true, not, not));
     // One that panics harms nobody.
-    d.stream_callback(s, Box::new(|_| panic!("on purpose"))).unwrap();
-    d.stream_callback(s, Box::new(move |_| tell.send((true, None, None, true)).unwrap())).unwrap();
-    d.stream_synchronize(s).unwrap();
+    d.streams().callback(s, Box::new(|_| panic!("on purpose"))).unwrap();
+    d.streams().callback(s, Box::new(move |_| tell.send((true, None, None, true)).unwrap())).unwrap();
+    d.streams().synchronize(s).unwrap();
     assert!(told.recv().unwrap().0);
     fake.end();
 }
@@ -408,16 +419,16 @@ fn callbacks_run_in_the_order_of_the_stream() {
 #[test]
 fn what_the_end_gives_back() {
     let (fake, d) = one(&[]);
-    let s = d.stream_create().unwrap();
-    let e = d.event_create().unwrap();
+    let s = d.streams().create().unwrap();
+    let e = d.events().create().unwrap();
     d.memory().alloc(POOL, s, 5 * MIB).unwrap();
     d.memory().alloc_unordered(POOL, 100).unwrap();
-    d.host_alloc(100).unwrap();
-    d.unified_alloc(100).unwrap();
-    d.event_record(s, e).unwrap();
+    d.host_memory().alloc(100).unwrap();
+    d.unified_memory().alloc(100).unwrap();
+    d.events().record(s, e).unwrap();
     runtime::finalize().unwrap();
     assert_eq!(fake.leaks(), "");
-    assert_eq!(d.stream_query(s).err().unwrap().code(), Code::NotInitialized);
+    assert_eq!(d.streams().query(s).err().unwrap().code(), Code::NotInitialized);
     assert_eq!(d.memory().alloc(POOL, s, 1).err().unwrap().code(), Code::NotInitialized);
     // And it starts anew.
     fake.configure(|_| {});

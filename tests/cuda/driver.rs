@@ -230,23 +230,23 @@ fn the_callers_context_stays_current() {
     let create: extern "C" fn(*mut u64, u32, i32) -> u32 = fake.driver("cuCtxCreate_v2");
     let destroy: extern "C" fn(u64) -> u32 = fake.driver("cuCtxDestroy_v2");
     let everything = || {
-        let s = d.stream_create().unwrap();
+        let s = d.streams().create().unwrap();
         let at = d.memory().alloc(POOL, s, 10 * MIB).unwrap();
         d.memset_async(s, at, 1, MIB).unwrap();
         d.write(at, b"x").unwrap();
-        let e = d.event_create().unwrap();
-        d.event_record(s, e).unwrap();
-        d.event_synchronize(e).unwrap();
+        let e = d.events().create().unwrap();
+        d.events().record(s, e).unwrap();
+        d.events().synchronize(e).unwrap();
         d.memory().free(at, Some(s), None).unwrap();
         d.memory().empty_cache(None).unwrap();
-        d.stream_destroy(s).unwrap();
-        d.event_destroy(e).unwrap();
-        let h = d.host_alloc(100).unwrap();
-        d.host_free(h).unwrap();
+        d.streams().destroy(s).unwrap();
+        d.events().destroy(e).unwrap();
+        let h = d.host_memory().alloc(100).unwrap();
+        d.host_memory().free(h).unwrap();
         // Failures too.
-        assert!(d.event_query(e).is_err());
+        assert!(d.events().query(e).is_err());
         fake.fail("cuMemAllocManaged", 1, 2, false);
-        assert!(d.unified_alloc(1 << 20).is_err());
+        assert!(d.unified_memory().alloc(1 << 20).is_err());
         d.info().unwrap();
         let peer = runtime::device("cuda", 1).unwrap();
         let (a, b) = (d.memory().alloc(POOL, 0, MIB).unwrap(), peer.memory().alloc(POOL, 0, MIB).unwrap());
@@ -287,7 +287,7 @@ fn streams_made_elsewhere() {
     for settings in [&[][..], &[("driver", "11040")]] {
         let (fake, d) = one(settings);
         let s = fake.foreign_stream(0, 1);
-        let t = d.stream_create().unwrap();
+        let t = d.streams().create().unwrap();
         let at = d.memory().alloc(POOL, s, 3 * MIB).unwrap();
         d.memset_async(s, at, 1, MIB).unwrap();
         assert_eq!(d.memory().block(at).unwrap().stream, Some(s));
@@ -300,9 +300,9 @@ fn streams_made_elsewhere() {
         let c = d.memory().alloc(POOL, t, 3 * MIB).unwrap();
         assert_ne!(b, c, "a block that another stream still writes was given out");
         fake.hold(false);
-        d.stream_synchronize(s).unwrap();
-        assert_eq!(d.stream_destroy(s).unwrap_err().code(), Code::InvalidArgument);
-        d.stream_forget(s).unwrap();
+        d.streams().synchronize(s).unwrap();
+        assert_eq!(d.streams().destroy(s).unwrap_err().code(), Code::InvalidArgument);
+        d.streams().forget(s).unwrap();
         fake.foreign_stream_end(s);
         // Nothing asks for it any more.
         d.memory().free(at, None, None).unwrap();
@@ -330,11 +330,11 @@ fn a_block_without_a_stream_waits_for_streams_that_nobody_named() {
             assert_ne!(fake.read(0, *b, 1).unwrap(), [7]);
             fake.write(0, *b, &[7]).unwrap();
         }
-        assert!(d.stream_query(s).unwrap(), "the memory was given out while a stream still wrote it");
+        assert!(d.streams().query(s).unwrap(), "the memory was given out while a stream still wrote it");
         for b in again {
             assert_eq!(fake.read(0, b, 1).unwrap(), [7], "overwritten by old work");
         }
-        d.stream_forget(s).unwrap();
+        d.streams().forget(s).unwrap();
         fake.foreign_stream_end(s);
         fake.end();
     }
@@ -368,7 +368,7 @@ fn the_numbers_of_default_streams_mean_what_cuda_says() {
     for s in [0, 1, 2] {
         let at = d.memory().alloc(POOL, s, MIB).unwrap();
         d.memset_async(s, at, 3, MIB).unwrap();
-        d.stream_synchronize(s).unwrap();
+        d.streams().synchronize(s).unwrap();
         assert_eq!(fake.read(0, at, 1).unwrap(), [3]);
         d.memory().free(at, Some(s), None).unwrap();
     }
@@ -384,7 +384,7 @@ fn the_numbers_of_default_streams_mean_what_cuda_says() {
     fake.hold(false);
     d.synchronize().unwrap();
     // A block recorded there and freed by another thread waits for the thread that used it.
-    let s = d.stream_create().unwrap();
+    let s = d.streams().create().unwrap();
     let c = d.memory().alloc(POOL, s, 3 * MIB).unwrap();
     fake.hold(true);
     d.memset_async(2, c, 6, 3 * MIB).unwrap();
@@ -403,7 +403,7 @@ fn the_numbers_of_default_streams_mean_what_cuda_says() {
 #[test]
 fn captures_are_told_and_not_disturbed() {
     let (fake, d) = one(&[]);
-    let s = d.stream_create().unwrap();
+    let s = d.streams().create().unwrap();
     let external = d.device().external_streams().unwrap();
     assert_eq!(external.capture_id(s).unwrap(), None);
     assert_eq!(external.capture_id(0).unwrap(), None);
@@ -416,18 +416,18 @@ fn captures_are_told_and_not_disturbed() {
     let work = {
         let d = d.clone();
         move || {
-            let t = d.stream_create().unwrap();
+            let t = d.streams().create().unwrap();
             let at = d.memory().alloc(POOL, t, 9 * MIB).unwrap();
-            let h = d.host_alloc(MIB).unwrap();
-            let m = d.unified_alloc(MIB).unwrap();
-            let e = d.event_create().unwrap();
-            d.event_query(e).unwrap();
-            d.stream_query(t).unwrap();
+            let h = d.host_memory().alloc(MIB).unwrap();
+            let m = d.unified_memory().alloc(MIB).unwrap();
+            let e = d.events().create().unwrap();
+            d.events().query(e).unwrap();
+            d.streams().query(t).unwrap();
             d.memory().free(at, Some(t), None).unwrap();
             assert_eq!(d.synchronize().unwrap_err().code(), Code::NotPermitted);
             assert!(d.memory().empty_cache(None).is_err());
-            d.host_free(h).unwrap();
-            d.unified_free(m).unwrap();
+            d.host_memory().free(h).unwrap();
+            d.unified_memory().free(m).unwrap();
             t
         }
     };
@@ -454,21 +454,21 @@ fn captures_are_told_and_not_disturbed() {
 fn a_device_that_fails_still_ends() {
     for settings in [&[][..], &[("no_vmm", "1")]] {
         let (fake, d) = one(settings);
-        let s = d.stream_create().unwrap();
+        let s = d.streams().create().unwrap();
         let at = d.memory().alloc(POOL, s, 5 * MIB).unwrap();
         let kept = d.memory().alloc_unordered(POOL, 3 * MIB).unwrap();
-        d.host_alloc(100).unwrap();
-        d.unified_alloc(100).unwrap();
+        d.host_memory().alloc(100).unwrap();
+        d.unified_memory().alloc(100).unwrap();
         let told = Arc::new(AtomicU64::new(0));
         fake.hold(true);
         let t = told.clone();
-        d.stream_callback(s, Box::new(move |r| t.store(1 + u64::from(r.is_err()), SeqCst))).unwrap();
+        d.streams().callback(s, Box::new(move |r| t.store(1 + u64::from(r.is_err()), SeqCst))).unwrap();
         fake.sticky(700);
         fake.hold(false);
         for e in [
             d.synchronize().unwrap_err(),
             d.memset(at, 1, 1).unwrap_err(),
-            d.stream_query(s).unwrap_err(),
+            d.streams().query(s).unwrap_err(),
             unsafe { d.copy(CopyKind::DeviceToDevice, at, at + MIB, 10) }.unwrap_err(),
         ] {
             assert!(e.message().contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{e}");
@@ -494,7 +494,7 @@ fn a_window_that_is_refused_is_made_smaller_and_then_not_at_all() {
         assert_eq!(d.info().unwrap().caps.contains(runtime::Caps::MAPPING), mapping, "{refusals}");
         let why = d.lack(runtime::Caps::MAPPING).unwrap();
         assert_eq!(why.is_some_and(|w| w.contains("refused to reserve the window")), !mapping);
-        let s = d.stream_create().unwrap();
+        let s = d.streams().create().unwrap();
         let at = d.memory().alloc(POOL, s, 30 * MIB).unwrap();
         d.write(at + 30 * MIB - 5, b"works").unwrap();
         let held = fake.used(0);
@@ -528,14 +528,14 @@ fn bad_pointers_and_streams() {
         assert_eq!(fake.driver::<extern "C" fn(u64) -> u32>("cuMemFree_v2")(raw), 0);
     });
     // A stream of the other device, and one that its maker has ended.
-    let s = other.stream_create().unwrap();
+    let s = other.streams().create().unwrap();
     assert_eq!(d.memset_async(s, at, 1, 1).unwrap_err().code(), Code::UnknownStream);
     assert_eq!(d.memory().alloc(POOL, s, 1).unwrap_err().code(), Code::UnknownStream);
     let f = fake.foreign_stream(0, 0);
     fake.foreign_stream_end(f);
     let e = d.memset_async(f, at, 1, 1).unwrap_err();
     assert_eq!(e.code(), Code::UnknownStream, "{e}");
-    let e = d.event_record(f, d.event_create().unwrap()).unwrap_err();
+    let e = d.events().record(f, d.events().create().unwrap()).unwrap_err();
     assert_eq!(e.code(), Code::UnknownStream, "{e}");
     d.memory().free(at, None, None).unwrap();
     assert_eq!(d.memory().free(at, None, None).unwrap_err().code(), Code::DoubleFree);

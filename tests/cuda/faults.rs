@@ -19,9 +19,9 @@ fn program() -> Result<()> {
     let d = runtime::device("cuda", 0)?;
     let peer = runtime::device("cuda", 1)?;
     d.info()?;
-    let s = d.stream_create()?;
-    let t = d.stream_create()?;
-    let e = d.event_create()?;
+    let s = d.streams().create()?;
+    let t = d.streams().create()?;
+    let e = d.events().create()?;
     let a = d.memory().alloc(POOL, s, 5 * MIB)?;
     let b = d.memory().alloc(POOL, s, 5000)?;
     d.memset(a, 1, MIB)?;
@@ -36,30 +36,30 @@ fn program() -> Result<()> {
         d.copy_async(s, CopyKind::DeviceToDevice, a, a + MIB, 4096)?;
         d.copy_async(s, CopyKind::HostToDevice, a, host, 4096)?;
         let down = d.copy_async(s, CopyKind::DeviceToHost, host, a, 4096);
-        d.stream_synchronize(s).or(Ok(()))?;
+        d.streams().synchronize(s).or(Ok(()))?;
         down?;
     }
-    d.stream_query(s)?;
-    d.event_record(s, e)?;
-    d.event_query(e)?;
-    d.stream_wait_event(t, e)?;
-    d.event_synchronize(e)?;
-    d.stream_callback(t, Box::new(|_| {}))?;
-    d.stream_synchronize(t)?;
+    d.streams().query(s)?;
+    d.events().record(s, e)?;
+    d.events().query(e)?;
+    d.streams().wait_event(t, e)?;
+    d.events().synchronize(e)?;
+    d.streams().callback(t, Box::new(|_| {}))?;
+    d.streams().synchronize(t)?;
     let c = peer.memory().alloc(POOL, 0, 5 * MIB)?;
     d.copy_peer(&peer, c, a, MIB)?;
     d.copy_peer_async(s, &peer, c, a, MIB)?;
-    let h = d.host_alloc(MIB)?;
-    d.host_free(h)?;
+    let h = d.host_memory().alloc(MIB)?;
+    d.host_memory().free(h)?;
     // Memory of its own each time: where the end of a registration fails, it stays.
     let own = Box::leak(Box::new([0_u8; 4096])).as_mut_ptr().expose_provenance() as u64;
-    d.host_register(own, 4096)?;
-    d.host_unregister(own)?;
+    d.host_memory().register(own, 4096)?;
+    d.host_memory().unregister(own)?;
     let apart =
-        d.stream_create_with(StreamKind { priority: d.stream_priorities()?.1, non_blocking: true })?;
-    d.stream_destroy(apart)?;
-    let m = d.unified_alloc(MIB)?;
-    d.unified_free(m)?;
+        d.streams().create_with(StreamKind { priority: d.streams().priorities()?.1, non_blocking: true })?;
+    d.streams().destroy(apart)?;
+    let m = d.unified_memory().alloc(MIB)?;
+    d.unified_memory().free(m)?;
     d.memory().record_stream(b, t)?;
     d.memory().free(b, Some(s), None)?;
     d.memory().free(a, Some(s), None)?;
@@ -77,8 +77,8 @@ fn program() -> Result<()> {
     for x in many.iter().skip(1).step_by(2) {
         d.memory().free(*x, Some(s), None)?;
     }
-    d.stream_destroy(s)?;
-    d.event_destroy(e)?;
+    d.streams().destroy(s)?;
+    d.events().destroy(e)?;
     d.synchronize()?;
     peer.memory().free(c, None, None)?;
     d.memory().empty_cache(None)
@@ -147,9 +147,9 @@ fn every_call_fails(settings: &[(&str, &str)], options: &str) {
             let d = runtime::device("cuda", 0).unwrap();
             let _left = (
                 d.memory().alloc(POOL, 0, 3 * MIB),
-                d.host_alloc(100),
-                d.unified_alloc(100),
-                d.event_create(),
+                d.host_memory().alloc(100),
+                d.unified_memory().alloc(100),
+                d.events().create(),
             );
             fake.fail(name, 1, FAILED, false);
             let ended = runtime::finalize();
@@ -210,7 +210,7 @@ fn a_block_recorded_on_a_stream_that_ended_without_a_word_waits_for_its_work() {
     for settings in DRIVERS {
         let (fake, d) = one(settings);
         let m = d.memory();
-        let (s, t) = (fake.foreign_stream(0, 1), d.stream_create().unwrap());
+        let (s, t) = (fake.foreign_stream(0, 1), d.streams().create().unwrap());
         let b = m.alloc(POOL, t, 3 * MIB).unwrap();
         m.record_stream(b, s).unwrap();
         fake.hold(true);
@@ -239,7 +239,7 @@ fn memory_of_a_stream_that_ended_without_a_word_serves_others_after_its_work() {
     for (settings, late_forget) in DRIVERS.into_iter().flat_map(|s| [(s, false), (s, true)]) {
         let (fake, d) = one(settings);
         let m = d.memory();
-        let (s, t) = (fake.foreign_stream(0, 1), d.stream_create().unwrap());
+        let (s, t) = (fake.foreign_stream(0, 1), d.streams().create().unwrap());
         let all: Vec<u64> = (0..).map_while(|_| m.alloc(POOL, s, 3 * MIB).ok()).collect();
         assert!(all.len() >= 20);
         fake.hold(true);
@@ -251,14 +251,14 @@ fn memory_of_a_stream_that_ended_without_a_word_serves_others_after_its_work() {
         fake.calls_reset();
         going_on_later(&fake, || {
             if late_forget {
-                d.stream_forget(s).unwrap();
+                d.streams().forget(s).unwrap();
             }
             let c = m.alloc(POOL, t, 40 * MIB).unwrap_or_else(|e| panic!("{settings:?} {late_forget}: {e}"));
             d.memset_async(t, c, 7, 40 * MIB).unwrap();
             if settings.is_empty() {
                 assert_eq!(fake.calls("cuCtxSynchronize"), 0, "the host waited");
             }
-            d.stream_synchronize(t).unwrap();
+            d.streams().synchronize(t).unwrap();
             d.synchronize().unwrap();
             assert!(fake.read(0, c, 40 << 20).unwrap() == vec![7; 40 << 20], "overwritten by old work");
             m.free(c, Some(t), None).unwrap();

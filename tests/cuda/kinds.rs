@@ -16,20 +16,21 @@ fn kind(fake: &Fake, stream: u64) -> (i32, u32) {
 #[test]
 fn a_stream_is_of_the_kind_that_was_asked_for() {
     let (fake, d) = one(&[]);
-    let (least, greatest) = d.stream_priorities().unwrap();
+    let (least, greatest) = d.streams().priorities().unwrap();
     assert!(least == 0 && greatest < 0, "{least} {greatest}");
-    let make = |priority, non_blocking| d.stream_create_with(StreamKind { priority, non_blocking }).unwrap();
+    let make =
+        |priority, non_blocking| d.streams().create_with(StreamKind { priority, non_blocking }).unwrap();
     let all = [make(0, false), make(greatest, false), make(0, true), make(greatest, true), make(-99, false)];
     let kinds = all.map(|s| kind(&fake, s));
     assert_eq!(kinds, [(0, 0), (greatest, 0), (0, 1), (greatest, 1), (greatest, 0)]);
     // A stream that ended serves the next one of its kind, and no other.
-    all.iter().for_each(|s| d.stream_destroy(*s).unwrap());
+    all.iter().for_each(|s| d.streams().destroy(*s).unwrap());
     assert_eq!(make(0, true), all[2]);
-    assert_eq!(d.stream_create().unwrap(), all[0]);
-    let fresh = d.stream_create().unwrap();
+    assert_eq!(d.streams().create().unwrap(), all[0]);
+    let fresh = d.streams().create().unwrap();
     assert!(!all.contains(&fresh) && kind(&fake, fresh) == (0, 0));
     assert_eq!(make(greatest, true), all[3]);
-    assert_eq!(d.stream_query(all[1]).unwrap_err().code(), Code::UnknownStream);
+    assert_eq!(d.streams().query(all[1]).unwrap_err().code(), Code::UnknownStream);
     fake.end();
 }
 
@@ -37,7 +38,7 @@ fn a_stream_is_of_the_kind_that_was_asked_for() {
 fn memory_is_reused_in_order_whatever_the_kind() {
     let (fake, d) = one(&[("driver", "12080")]);
     let m = d.memory();
-    let apart = d.stream_create_with(StreamKind { priority: 0, non_blocking: true }).unwrap();
+    let apart = d.streams().create_with(StreamKind { priority: 0, non_blocking: true }).unwrap();
     let at = m.alloc(PoolId::DEFAULT, apart, 40 * MIB).unwrap();
     fake.hold(true);
     d.memset_async(apart, at, 7, 40 * MIB).unwrap();
@@ -55,7 +56,7 @@ fn memory_is_reused_in_order_whatever_the_kind() {
 #[test]
 fn a_blocking_copy_or_fill_waits_for_streams_of_every_kind() {
     let (fake, d) = one(&[("driver", "12080")]);
-    let apart = d.stream_create_with(StreamKind { priority: 0, non_blocking: true }).unwrap();
+    let apart = d.streams().create_with(StreamKind { priority: 0, non_blocking: true }).unwrap();
     let at = d.memory().alloc(PoolId::DEFAULT, apart, MIB).unwrap();
     let read = || {
         let mut got = [0; 4];
@@ -72,7 +73,7 @@ fn a_blocking_copy_or_fill_waits_for_streams_of_every_kind() {
         let wait = move |_: millpond::Result<()>| {
             let _ = gate.recv();
         };
-        d.stream_callback(apart, Box::new(wait)).unwrap();
+        d.streams().callback(apart, Box::new(wait)).unwrap();
         d.memset_async(apart, at, 7, MIB).unwrap();
         std::thread::scope(|scope| {
             // If the call did not wait, the stream's fill would come last.

@@ -15,7 +15,7 @@ fn half_free(pool: impl FnOnce(&DeviceState) -> PoolId) -> (Fake, Arc<DeviceStat
         o.tie_growth = Some(GRANULE);
     });
     let d = runtime::device("cuda", 0).unwrap();
-    let (p, s) = (pool(&d), d.stream_create().unwrap());
+    let (p, s) = (pool(&d), d.streams().create().unwrap());
     let all: Vec<u64> = (0..8).map(|_| d.memory().alloc(p, s, 8 * GRANULE).unwrap()).collect();
     assert!(fake.calls("cuMemCreate") < 32, "{} handles", fake.calls("cuMemCreate"));
     all.iter().step_by(2).for_each(|&at| d.memory().free(at, Some(s), None).unwrap());
@@ -53,9 +53,9 @@ fn free_handles_serve_others_beside_a_capture() {
     for other in [false, true] {
         let (fake, d, p, s, kept) = half_free(|_| POOL);
         let m = d.memory();
-        let q = if other { m.pool_create(0).unwrap() } else { p };
-        let t = if other { d.stream_create().unwrap() } else { s };
-        let captured = d.stream_create().unwrap();
+        let q = if other { m.pools().create(0).unwrap() } else { p };
+        let t = if other { d.streams().create().unwrap() } else { s };
+        let captured = d.streams().create().unwrap();
         kept.iter().for_each(|&at| fake.write(0, at, b"kept").unwrap());
         beside_a_capture(&fake, captured, || {
             let at = m.alloc(q, t, 20 * GRANULE).expect("four times eight granules are free");
@@ -70,9 +70,9 @@ fn free_handles_serve_others_beside_a_capture() {
 /// A captured stream, of which nothing can be asked, has its free handles as wholes.
 #[test]
 fn free_handles_serve_the_captured_stream() {
-    let (fake, d, p, s, kept) = half_free(|d| d.memory().pool_create(0).unwrap());
+    let (fake, d, p, s, kept) = half_free(|d| d.memory().pools().create(0).unwrap());
     let m = d.memory();
-    let capture = m.capture_begin(p, s).unwrap();
+    let capture = m.captures().begin(p, s).unwrap();
     beside_a_capture(&fake, s, || {
         fake.calls_reset();
         let at = m.alloc(p, s, 12 * GRANULE).expect("four times eight granules are free");
@@ -84,8 +84,8 @@ fn free_handles_serve_the_captured_stream() {
         assert_eq!(fake.calls("cuMemMap"), 2);
         m.free(at, None, None).unwrap();
     });
-    m.capture_end(capture).unwrap();
-    m.capture_release(capture).unwrap();
+    m.captures().end(capture).unwrap();
+    m.captures().release(capture).unwrap();
     d.synchronize().unwrap();
     kept.iter().for_each(|&at| m.free(at, Some(s), None).unwrap());
     m.empty_cache(None).unwrap();

@@ -102,7 +102,7 @@ impl Told {
 fn program(settings: &[(&str, &str)]) {
     let fake = Fake::new(settings, |_| {});
     let d = runtime::device("cuda", 0).unwrap();
-    let (m, s) = (d.memory(), d.stream_create().unwrap());
+    let (m, s) = (d.memory(), d.streams().create().unwrap());
     let say = |what: &str| {
         use std::io::Write;
         let path = std::env::var(INSIDE).unwrap();
@@ -123,22 +123,22 @@ fn program(settings: &[(&str, &str)]) {
     say(&format!("has {a} 1000 {b} {}", 5 * MIB + 8));
     let c = m.alloc(POOL, s, MIB).unwrap();
     fake.hold(false);
-    d.stream_synchronize(s).unwrap();
+    d.streams().synchronize(s).unwrap();
     say(&format!("has {a} 1000 {c} {MIB}"));
     say(&format!("planted {}", b + 2 * MIB)); // freed, and not given to `c`
     say(&format!("may {c}"));
     m.free(c, Some(s), None).unwrap();
     m.free(a, Some(s), None).unwrap();
-    d.stream_synchronize(s).unwrap();
+    d.streams().synchronize(s).unwrap();
     say(&format!("planted {a}"));
     say(&format!("planted {}", c + MIB - 1));
     say("has");
     m.empty_cache(None).unwrap();
-    let p = m.pool_create(0).unwrap();
-    let capture = m.capture_begin(p, s).unwrap();
-    m.capture_end(capture).unwrap();
-    m.capture_release(capture).unwrap();
-    let id = m.add_oom_callback(|_| true).unwrap();
+    let p = m.pools().create(0).unwrap();
+    let capture = m.captures().begin(p, s).unwrap();
+    m.captures().end(capture).unwrap();
+    m.captures().release(capture).unwrap();
+    let id = m.oom_callbacks().add(|_| true).unwrap();
     assert!(
         m.alloc(POOL, s, d.info().unwrap().memory.total - MIB).is_ok() || m.alloc(POOL, s, 1 << 30).is_err()
     );
@@ -146,7 +146,7 @@ fn program(settings: &[(&str, &str)]) {
     while let Ok(x) = m.alloc(POOL, s, 16 * MIB) {
         kept.push(x);
     }
-    m.remove_oom_callback(id).unwrap();
+    m.oom_callbacks().remove(id).unwrap();
     drop(d);
     fake.end();
 }
@@ -276,12 +276,12 @@ fn inside_captures() {
                 assert_eq!(end(s, &mut graph), 0, "a capture that began before call {n} is spoilt");
                 assert_eq!(destroy(graph), 0);
             }
-            d.stream_synchronize(s).unwrap();
+            d.streams().synchronize(s).unwrap();
         }
     });
     assert!(begun > 3, "{begun}");
     m.empty_cache(None).unwrap();
-    d.stream_forget(s).unwrap();
+    d.streams().forget(s).unwrap();
     fake.foreign_stream_end(s);
     drop(d);
     fake.end();

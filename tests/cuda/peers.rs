@@ -78,8 +78,8 @@ fn devices_of_which_some_reach_each_other() {
                 assert_eq!(reads(&fake, reader, early, 3 * MIB, 9), joined(0, reader), "{backend} {reader}");
             }
             for (j, other) in all.iter().enumerate() {
-                assert_eq!(d.can_access(other).unwrap(), joined(i, j));
-                assert_eq!(d.enable_peer_access(other).is_ok(), joined(i, j), "{backend} {i} {j}");
+                assert_eq!(d.peer_access().is_possible(other).unwrap(), joined(i, j));
+                assert_eq!(d.peer_access().enable(other).is_ok(), joined(i, j), "{backend} {i} {j}");
                 // A copy arrives by one way or the other.
                 let q = full(other, 3 * MIB, 0);
                 d.copy_peer(other, q, p, 3 * MIB).unwrap();
@@ -109,9 +109,9 @@ fn memory_of_the_drivers_own_pool_too() {
         let q = full(&second, 3 * MIB, 8);
         assert_eq!(reads(&fake, 1, p, 3 * MIB, 7), !refused);
         assert_eq!(reads(&fake, 0, q, 3 * MIB, 8), !refused);
-        assert_eq!(first.enable_peer_access(&second).is_ok(), !refused);
+        assert_eq!(first.peer_access().enable(&second).is_ok(), !refused);
         fake.fail_clear();
-        first.enable_peer_access(&second).unwrap();
+        first.peer_access().enable(&second).unwrap();
         assert!(reads(&fake, 1, p, 3 * MIB, 7));
         first.memory().free(p, None, None).unwrap();
         second.memory().free(q, None, None).unwrap();
@@ -193,13 +193,13 @@ fn a_refusal_later_costs_the_access_and_not_the_memory() {
     all[0].memory().empty_cache(None).unwrap();
     fake.fail_clear();
     fake.fail("cuMemSetAccess", 2, 2, true);
-    assert!(all[0].enable_peer_access(&all[1]).is_err());
+    assert!(all[0].peer_access().enable(&all[1]).is_err());
     fake.fail_clear();
     assert!(reads(&fake, 1, before, 5 * MIB, 1));
     // A copy wants it, and gets it; so does a call.
     all[1].copy_peer(&all[0], after, q, 5 * MIB).unwrap();
     assert!(fake.read(1, after, 3).is_ok());
-    all[0].enable_peer_access(&all[2]).unwrap();
+    all[0].peer_access().enable(&all[2]).unwrap();
     let last = full(&all[0], 40 * MIB, 4);
     assert!((0..3).all(|reader| reads(&fake, reader, last, 40 * MIB, 4)));
     // Who was asked for is not forgotten: that fails the request, as it says.
@@ -218,9 +218,9 @@ fn an_option_keeps_devices_apart() {
         let p = full(&all[0], 5 * MIB, 1);
         assert!(!reads(&fake, 1, p, 5 * MIB, 1));
         assert_eq!(reads(&fake, 2, p, 5 * MIB, 1), only.is_some(), "both must want it");
-        all[0].enable_peer_access(&all[1]).unwrap(); // a call still can
+        all[0].peer_access().enable(&all[1]).unwrap(); // a call still can
         assert!(reads(&fake, 1, p, 5 * MIB, 1));
-        assert!(all[1].set_options("peer_access:on").is_err(), "fixed while open");
+        assert!(all[1].options().set("peer_access:on").is_err(), "fixed while open");
         fake.end();
     }
 }
@@ -247,8 +247,8 @@ fn a_refusal_while_a_device_is_opened_is_no_error() {
             fake.fail(call, nth, 2, true);
             let second = runtime::device("cuda", 1).unwrap();
             fake.fail_clear();
-            first.enable_peer_access(&second).unwrap();
-            second.enable_peer_access(&first).unwrap();
+            first.peer_access().enable(&second).unwrap();
+            second.peer_access().enable(&first).unwrap();
             assert!(reads(&fake, 1, p, 5 * MIB, 1), "{call} {nth}");
             let q = full(&second, 5 * MIB, 2);
             assert!(reads(&fake, 0, q, 5 * MIB, 2), "{call} {nth}");

@@ -46,7 +46,7 @@ fn everywhere(test: impl Fn(&'static [(&'static str, &'static str)], Made, u32))
 
 fn stream(fake: &Fake, d: &DeviceState, made: Made) -> u64 {
     match made {
-        Here => d.stream_create().unwrap(),
+        Here => d.streams().create().unwrap(),
         ElsewhereBlocking => fake.foreign_stream(0, 0),
         ElsewhereNonBlocking => fake.foreign_stream(0, 1),
     }
@@ -63,9 +63,9 @@ fn on_streams(test: impl Fn(Fake, Arc<DeviceState>, u64, Made, u32)) {
 
 fn stream_end(fake: &Fake, d: &DeviceState, made: Made, s: u64) {
     if made == Here {
-        d.stream_destroy(s).unwrap();
+        d.streams().destroy(s).unwrap();
     } else {
-        d.stream_forget(s).unwrap();
+        d.streams().forget(s).unwrap();
         fake.foreign_stream_end(s);
     }
 }
@@ -115,7 +115,7 @@ fn graph_end(fake: &Fake, exec: u64) {
 }
 
 fn reserved(d: &DeviceState, p: PoolId) -> u64 {
-    d.memory().pool_stats(p).unwrap().reserved.current
+    d.memory().pools().stats(p).unwrap().reserved.current
 }
 
 /// Blocks of others, and what they hold: everywhere, or (`sparse`) at a few places of each granule.

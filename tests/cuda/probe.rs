@@ -56,7 +56,7 @@ fn what_is_refused_is_given_up_and_nothing_else() {
         works(&fake, &d);
         if lost.contains(Caps::EXPORT) {
             let at = d.memory().alloc(PoolId::DEFAULT, 0, MIB).unwrap();
-            let e = d.export(at).map(drop).unwrap_err();
+            let e = d.shared_memory().export(at).map(drop).unwrap_err();
             assert_eq!(e.code(), Code::Unsupported);
             assert!(e.message().contains(&reason(&d, Caps::EXPORT)), "{e}");
         }

@@ -147,9 +147,9 @@ fn one_thread() {
     for seed in programs() {
         let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let (fake, d) = one(&[]);
-        let p = d.memory().pool_create(0).unwrap();
+        let p = d.memory().pools().create(0).unwrap();
         let mut w = Worker {
-            stream: d.stream_create().unwrap(),
+            stream: d.streams().create().unwrap(),
             d: d.clone(),
             pools: vec![POOL, p],
             blocks: Vec::new(),
@@ -169,14 +169,14 @@ fn one_thread() {
                 w.step(&fake, &mut dice, &when);
                 w.blocks.extend(asleep);
                 if sleeps && dice.below(3) == 0 {
-                    match d.pools_wake(&[p]) {
+                    match d.pools().wake(&[p]) {
                         Ok(()) => sleeps = false,
                         Err(e) => check_error(&e, &when),
                     }
                 }
             } else {
-                let slept = d.pools_sleep(&[p], true);
-                sleeps = d.memory().pool_sleeps(p);
+                let slept = d.pools().sleep(&[p], true);
+                sleeps = d.memory().pools().sleeps(p);
                 if let Err(e) = slept {
                     check_error(&e, &when);
                     if e.message().contains("is lost") {
@@ -198,7 +198,7 @@ fn one_thread() {
                 b.check(&fake, &when);
                 d.memory().free(b.at, Some(w.stream), None).unwrap();
             }
-            d.pools_wake(&[p]).unwrap_or_else(|e| panic!("{when}: {e}"));
+            d.pools().wake(&[p]).unwrap_or_else(|e| panic!("{when}: {e}"));
         }
         w.check(&fake, &when);
         w.end();
@@ -210,7 +210,7 @@ fn one_thread() {
 fn several_threads() {
     for seed in programs() {
         let (fake, d) = one(&[]);
-        let p = d.memory().pool_create(0).unwrap();
+        let p = d.memory().pools().create(0).unwrap();
         let done = AtomicBool::new(false);
         let workers: Vec<Worker> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..3u64)
@@ -218,7 +218,7 @@ fn several_threads() {
                     let (fake, d) = (&fake, d.clone());
                     scope.spawn(move || {
                         let mut dice = Dice((seed * 8 + t).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-                        let stream = d.stream_create().unwrap();
+                        let stream = d.streams().create().unwrap();
                         let mut w = Worker {
                             d,
                             stream,
@@ -265,7 +265,7 @@ fn what_still_shows_granules_is_the_reason_that_they_stay() {
     for refusals in 1..8 {
         let (fake, d) = one(&[]);
         let m = d.memory();
-        let s = d.stream_create().unwrap();
+        let s = d.streams().create().unwrap();
         let all: Vec<u64> = (0..32).map(|_| m.alloc(POOL, s, GRANULE).unwrap()).collect();
         all.iter().step_by(2).for_each(|&at| m.free(at, Some(s), None).unwrap());
         fake.fail("cuMemMap", 2, CODES[0], true);

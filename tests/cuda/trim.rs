@@ -16,7 +16,7 @@ fn others_get_what_is_trimmed() {
         runtime::set_default_options(Some("cuda"), None, &format!("backend:{backend}")).unwrap();
         let d = runtime::device("cuda", 0).unwrap();
         let m = d.memory();
-        let s = d.stream_create().unwrap();
+        let s = d.streams().create().unwrap();
         let all: Vec<u64> = (0..8).map(|_| m.alloc(POOL, s, 16 * MIB).unwrap()).collect();
         d.write(all[0], b"kept").unwrap();
         all.iter().skip(1).for_each(|&at| m.free(at, Some(s), None).unwrap());
@@ -30,7 +30,7 @@ fn others_get_what_is_trimmed() {
             assert_eq!(fake.used(0), 64 * MIB);
         }
         // A budget, below what is in blocks.
-        let above = m.set_budget(4 * MIB).unwrap();
+        let above = m.settings().set_budget(4 * MIB).unwrap();
         assert_eq!(above, m.stats().reserved.current - 4 * MIB, "{backend}");
         assert!(above >= 12 * MIB, "{backend}");
         assert_eq!(m.alloc(POOL, s, 128 * MIB).unwrap_err().code(), Code::OutOfMemory);
@@ -38,9 +38,9 @@ fn others_get_what_is_trimmed() {
         d.read(all[0], &mut kept).unwrap();
         assert_eq!(&kept, b"kept");
         m.free(all[0], Some(s), None).unwrap();
-        assert_eq!(m.set_budget(4 * MIB).unwrap(), 0, "{backend}");
+        assert_eq!(m.settings().set_budget(4 * MIB).unwrap(), 0, "{backend}");
         assert!(fake.used(0) <= 4 * MIB);
-        assert_eq!(m.set_budget(0).unwrap(), 0);
+        assert_eq!(m.settings().set_budget(0).unwrap(), 0);
         fake.end();
     }
 }
@@ -57,7 +57,7 @@ fn an_emptied_cache_keeps_a_floor() {
         runtime::set_default_options(Some("cuda"), None, &options).unwrap();
         let d = runtime::device("cuda", 0).unwrap();
         let m = d.memory();
-        let s = d.stream_create().unwrap();
+        let s = d.streams().create().unwrap();
         let live = m.alloc(POOL, s, 16 * MIB).unwrap();
         let all: Vec<u64> = (0..8).map(|_| m.alloc(POOL, s, 8 * MIB).unwrap()).collect();
         all.iter().for_each(|&at| m.free(at, Some(s), None).unwrap());
@@ -77,7 +77,7 @@ fn an_emptied_cache_keeps_a_floor() {
         assert!(backend != "native" || fake.used(0) == kept);
         again.iter().for_each(|&at| m.free(at, Some(s), None).unwrap());
         d.synchronize().unwrap();
-        d.set_options("empty_cache_floor_mb:0").unwrap();
+        d.options().set("empty_cache_floor_mb:0").unwrap();
         m.empty_cache(None).unwrap();
         // The segment of the live block stays.
         assert!(
@@ -118,11 +118,11 @@ fn what_the_driver_refuses_stays() {
         all.into_iter().for_each(|at| m.free(at, Some(0), None).unwrap());
         fake.fail("cuCtxSynchronize", 1, 999, false);
         let before = (m.stats().reserved.current, fake.used(0));
-        let e = m.set_budget(8 * MIB).unwrap_err();
+        let e = m.settings().set_budget(8 * MIB).unwrap_err();
         assert_eq!(e.code(), Code::Device);
         assert_eq!((m.stats().reserved.current, fake.used(0)), before);
         assert_eq!(m.stats().limit, 8 * MIB, "the budget is in force");
-        assert_eq!(m.set_budget(8 * MIB).unwrap(), 0);
+        assert_eq!(m.settings().set_budget(8 * MIB).unwrap(), 0);
         assert!(fake.used(0) <= 8 * MIB);
         fake.end();
     }

@@ -81,17 +81,13 @@ impl Device for Sim {
     fn ordinal(&self) -> usize {
         self.0.ordinal()
     }
-    fn traits(&self) -> Caps {
-        self.0.traits()
+    fn facts(&self) -> Facts {
+        let Facts { host_access, pinned, segments_grow, .. } = self.0.facts();
+        let most_blocks = self.1.unwrap_or(u64::MAX);
+        Facts { host_access, pinned, segments_grow, most_blocks, ..Facts::default() }
     }
     fn sizes(&self) -> Sizes {
         self.0.sizes()
-    }
-    fn segments_grow(&self) -> bool {
-        self.0.segments_grow()
-    }
-    fn most_blocks(&self) -> u64 {
-        self.1.unwrap_or(u64::MAX)
     }
     fn memory_info(&self) -> Result<MemoryInfo> {
         self.0.memory_info()

@@ -26,9 +26,9 @@ const ALL: [usize; 4] = [1, 4 << 20, (4 << 20) + 1, (9 << 20) - 3];
 fn exercise(name: &str, sizes: &[usize]) {
     let (d0, d1) = (runtime::device(name, 0).unwrap(), runtime::device(name, 1).unwrap());
     let stream = match d0.device().caps().contains(Caps::STREAMS) {
-        true => d0.stream_create().unwrap(),
+        true => d0.streams().create().unwrap(),
         false => {
-            assert_eq!(d0.stream_create().unwrap_err().code(), Code::Unsupported);
+            assert_eq!(d0.streams().create().unwrap_err().code(), Code::Unsupported);
             0
         }
     };
@@ -54,7 +54,7 @@ fn exercise(name: &str, sizes: &[usize]) {
 
         d1.memset(c, 0, bytes).unwrap();
         d0.memset_async(stream, b, 3, bytes).unwrap();
-        d0.stream_synchronize(stream).unwrap();
+        d0.streams().synchronize(stream).unwrap();
         assert!(read(&d0, b) == vec![3; n]);
         // SAFETY: both ends are device memory.
         unsafe { d0.copy_async(stream, CopyKind::DeviceToDevice, b, a, bytes) }.unwrap();
@@ -62,31 +62,31 @@ fn exercise(name: &str, sizes: &[usize]) {
         let mut back = vec![0u8; n];
         // SAFETY: `back` is not touched before the stream was waited for.
         unsafe { d0.copy_async(stream, CopyKind::DeviceToHost, addr(back.as_mut_ptr()), b, bytes) }.unwrap();
-        d0.stream_synchronize(stream).unwrap();
+        d0.streams().synchronize(stream).unwrap();
         assert!(back == source && read(&d1, c) == source);
         for (d, p) in [(&d0, a), (&d0, b), (&d1, c)] {
             d.memory().free(p, None, Some(bytes)).unwrap();
         }
     }
-    let event = d0.event_create().unwrap();
-    assert!(d0.event_query(event).unwrap());
-    d0.event_record(stream, event).unwrap();
-    d0.stream_wait_event(stream, event).unwrap();
-    d0.event_synchronize(event).unwrap();
-    assert!(d0.event_query(event).unwrap() && d0.stream_query(stream).unwrap());
-    d0.event_destroy(event).unwrap();
-    assert_eq!(d0.event_record(stream, event).unwrap_err().code(), Code::UnknownEvent);
+    let event = d0.events().create().unwrap();
+    assert!(d0.events().query(event).unwrap());
+    d0.events().record(stream, event).unwrap();
+    d0.streams().wait_event(stream, event).unwrap();
+    d0.events().synchronize(event).unwrap();
+    assert!(d0.events().query(event).unwrap() && d0.streams().query(stream).unwrap());
+    d0.events().destroy(event).unwrap();
+    assert_eq!(d0.events().record(stream, event).unwrap_err().code(), Code::UnknownEvent);
     let (tell, told) = std::sync::mpsc::channel();
-    d0.stream_callback(stream, Box::new(move |r| tell.send(r).unwrap())).unwrap();
+    d0.streams().callback(stream, Box::new(move |r| tell.send(r).unwrap())).unwrap();
     told.recv().unwrap().unwrap();
     if stream != 0 {
-        d0.stream_destroy(stream).unwrap();
-        assert_eq!(d0.stream_synchronize(stream).unwrap_err().code(), Code::UnknownStream);
+        d0.streams().destroy(stream).unwrap();
+        assert_eq!(d0.streams().synchronize(stream).unwrap_err().code(), Code::UnknownStream);
     }
-    let host = d0.host_alloc(1000).unwrap();
+    let host = d0.host_memory().alloc(1000).unwrap();
     // SAFETY: 1000 bytes of host memory that this test owns.
     unsafe { std::ptr::write_bytes(host as usize as *mut u8, 1, 1000) };
-    d0.host_free(host).unwrap();
+    d0.host_memory().free(host).unwrap();
 }
 
 #[test]
@@ -113,7 +113,10 @@ fn a_plugin_with_no_more_than_is_required() {
     }
     assert_eq!(lack(Caps::CALLBACKS), None);
     exercise("bare", &ALL);
-    assert_eq!(runtime::device("bare", 0).unwrap().unified_alloc(8).unwrap_err().code(), Code::Unsupported);
+    assert_eq!(
+        runtime::device("bare", 0).unwrap().unified_memory().alloc(8).unwrap_err().code(),
+        Code::Unsupported
+    );
 }
 
 #[test]
@@ -124,11 +127,11 @@ fn streams_and_events_that_are_all_null_still_have_names() {
     })
     .unwrap();
     let d = runtime::device("nulls", 0).unwrap();
-    let (a, b) = (d.stream_create().unwrap(), d.stream_create().unwrap());
+    let (a, b) = (d.streams().create().unwrap(), d.streams().create().unwrap());
     assert!(a != 0 && b != 0 && a != b);
-    d.stream_destroy(a).unwrap();
-    d.stream_synchronize(b).unwrap();
-    assert_eq!(d.stream_synchronize(a).unwrap_err().code(), Code::UnknownStream);
+    d.streams().destroy(a).unwrap();
+    d.streams().synchronize(b).unwrap();
+    assert_eq!(d.streams().synchronize(a).unwrap_err().code(), Code::UnknownStream);
     exercise("nulls", &[1, 5000]);
 }
 
@@ -170,9 +173,9 @@ fn the_current_device_is_set_on_each_thread() {
             scope.spawn(move || {
                 let d = runtime::device("threads", i % 2).unwrap();
                 for _ in 0..100 {
-                    let s = d.stream_create().unwrap();
-                    d.stream_synchronize(s).unwrap();
-                    d.stream_destroy(s).unwrap();
+                    let s = d.streams().create().unwrap();
+                    d.streams().synchronize(s).unwrap();
+                    d.streams().destroy(s).unwrap();
                     // Both devices on one thread, so that each call must make its own current.
                     runtime::device("threads", 1 - i % 2).unwrap().synchronize().unwrap();
                 }
@@ -206,7 +209,7 @@ fn sizes_have_their_defaults() {
     let s = sizes("sizes0");
     assert_eq!((s.min_chunk, s.padding, s.max_alloc), (256, 0, 32 << 20));
     assert_eq!((s.max_chunk, s.init_alloc, s.realloc), (32 << 20, 2 << 20, 2 << 20));
-    let grows = |name: &str| runtime::device(name, 0).unwrap().device().segments_grow();
+    let grows = |name: &str| runtime::device(name, 0).unwrap().device().facts().segments_grow;
     assert!(grows("sizes0"));
     register("sizes1", |_, t| {
         t.device_min_chunk_size = Some(says_0);

@@ -74,6 +74,9 @@ impl<H: Hook> Seam<H> {
     fn in_streams(&self) -> &dyn Streams {
         self.inner.streams()
     }
+    fn in_timing(&self) -> &dyn Timing {
+        self.in_streams().timing().unwrap()
+    }
     fn in_external(&self) -> &dyn ExternalStreams {
         self.inner.external_streams().unwrap()
     }
@@ -82,6 +85,9 @@ impl<H: Hook> Seam<H> {
     }
     fn in_mapping(&self) -> &dyn Mapping {
         self.inner.mapping().unwrap()
+    }
+    fn in_together(&self) -> &dyn MapsTogether {
+        self.in_mapping().together().unwrap()
     }
     fn in_sharing(&self) -> &dyn Sharing {
         self.inner.sharing().unwrap()
@@ -120,16 +126,9 @@ macro_rules! questions {
 impl<H: Hook> Device for Seam<H> {
     questions! { device;
         ordinal as ordinal() -> usize;
-        caps as traits() -> Caps;
+        facts as facts() -> Facts;
         lack as lack(cap: Caps) -> String;
-        segments_grow as segments_grow() -> bool;
-        has_own_addresses as has_own_addresses() -> bool;
-        is_processor as is_processor() -> bool;
-        most_blocks as most_blocks() -> u64;
-        headroom as headroom() -> u64;
         versions as versions() -> Versions;
-        identity as identity() -> Identity;
-        numa_node as numa_node() -> Option<u32>;
     }
     fn sizes(&self) -> Sizes {
         self.hook.sizes(self.hook.look("sizes", || self.inner.sizes()))
@@ -195,6 +194,7 @@ impl<H: Hook> Streams for Seam<H> {
         streams_idle as idle() -> bool;
         recording_waits as recording_waits() -> bool;
         awaiting_waits as awaiting_waits() -> bool;
+        streams_can_be_created as can_create() -> bool;
     }
     calls! { in_streams;
         stream_create as create() -> StreamId, |stream| *stream;
@@ -210,8 +210,16 @@ impl<H: Hook> Streams for Seam<H> {
         event_record as event_record(stream: StreamId, event: EventId) -> ();
         event_query as event_query(event: EventId) -> bool;
         event_synchronize as event_synchronize(event: EventId) -> ();
-        event_create_timed as event_create_timed() -> EventId, |event| *event;
-        event_elapsed as event_elapsed(start: EventId, end: EventId) -> f32;
+    }
+    fn timing(&self) -> Option<&dyn Timing> {
+        self.in_streams().timing().map(|_| self as _)
+    }
+}
+
+impl<H: Hook> Timing for Seam<H> {
+    calls! { in_timing;
+        event_create_timed as create_event() -> EventId, |event| *event;
+        event_elapsed as elapsed(start: EventId, end: EventId) -> f32;
     }
 }
 
@@ -243,7 +251,6 @@ impl<H: Hook> Mapping for Seam<H> {
     questions! { in_mapping;
         granule_numbers as numbers() -> u64;
         most_mappings as most_mappings() -> u64;
-        maps_together as maps_together() -> bool;
         tie as tie() -> (u32, u32);
     }
     calls! { in_mapping;
@@ -253,14 +260,24 @@ impl<H: Hook> Mapping for Seam<H> {
         granules_create as create_tied(first: u64, count: u64, each: u64) -> (), |_done| count * GRANULE;
         granules_release as release(first: u64, count: u64) -> (), |_done| count * GRANULE;
         map as map(offset: u64, first: u64, count: u64) -> ();
-        map_runs as map_runs(offset: u64, runs: &[(u64, u64)]) -> ();
         unmap as unmap(offset: u64, bytes: u64) -> ();
+    }
+    fn together(&self) -> Option<&dyn MapsTogether> {
+        self.in_mapping().together().map(|_| self as _)
+    }
+}
+
+impl<H: Hook> MapsTogether for Seam<H> {
+    calls! { in_together;
+        map_runs as map_runs(offset: u64, runs: &[(u64, u64)]) -> ();
     }
 }
 
 impl<H: Hook> Sharing for Seam<H> {
     questions! { in_sharing;
         shares_by_granule as by_granule() -> bool;
+        exports as exports() -> bool;
+        reached_by_bus as reached_by_bus() -> bool;
     }
     calls! { in_sharing;
         share_whole as whole(granules: &[Run]) -> (u64, Vec<Run>);

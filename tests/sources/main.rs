@@ -14,6 +14,7 @@ mod compilers;
 
 #[cfg(feature = "capi")]
 mod abi;
+mod arrows;
 mod header;
 mod links;
 mod locks;

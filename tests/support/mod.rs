@@ -101,8 +101,9 @@ impl Device for TestDevice {
     fn ordinal(&self) -> usize {
         self.ordinal
     }
-    fn traits(&self) -> Caps {
-        Caps::HOST_ACCESS | Caps::STREAMS | Caps::CALLBACKS
+    fn facts(&self) -> Facts {
+        let node = self.knobs.node_plus_one.load(SeqCst).checked_sub(1);
+        Facts { host_access: true, numa_node: node.map(|n| n as u32), ..Facts::default() }
     }
     fn sizes(&self) -> Sizes {
         Sizes {
@@ -159,9 +160,6 @@ impl Device for TestDevice {
         let addr = Device::alloc(self, bytes)?;
         self.knobs.host_bytes.fetch_add(bytes, SeqCst);
         Ok(addr)
-    }
-    fn numa_node(&self) -> Option<u32> {
-        self.knobs.node_plus_one.load(SeqCst).checked_sub(1).map(|n| n as u32)
     }
     fn host_free(&self, addr: u64, bytes: u64) -> Result<()> {
         Device::free(self, addr, bytes)?;

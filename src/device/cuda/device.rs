@@ -16,14 +16,14 @@ use super::mapping::Mapping;
 use super::memory::{Blocks, Kind};
 use super::peers::Peers;
 use super::pool::Pool;
-use super::sharing::Sharing;
+use super::sharing::{Reach, Sharing};
 use crate::base::error::{Code, Error, Result};
 use crate::device::{
-    self, Advice, Caps, CopyKind, Device, DriverPool, ExternalStreams, GRANULE, HostWish, Identity,
-    MemoryInfo, Registration, Sizes, StreamId, Streams, Unified, UnifiedPlace, Versions,
+    self, Caps, CopyKind, Device, DriverPool, ExternalStreams, Facts, GRANULE, HostWish, Identity,
+    MemoryInfo, Registration, Sizes, StreamId, Streams, Unified, Versions,
 };
 use crate::fail;
-use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUmem_advise};
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use std::sync::Arc;
 
 /// [B] requests are rounded up to this, the driver's own alignment.
@@ -46,18 +46,16 @@ const LARGE_HANDLE: u64 = 64 << 20;
 
 /// One device.
 pub(super) struct CudaDevice {
-    card: Arc<Card>,
+    pub(super) card: Arc<Card>,
     total: u64,
     versions: Versions,
-    identity: Identity,
-    numa_node: Option<u32>,
-    blocks: Blocks,
+    facts: Facts,
+    pub(super) blocks: Blocks,
     has_managed: bool,
-    moves_managed: bool, // while host and device use it
+    pub(super) moves_managed: bool, // while host and device use it
     granules: Option<Arc<Granules>>,
-    mapping: Option<Mapping>,
+    mapping: Option<Arc<Mapping>>,
     granted: Granted, // what kind of memory is mapped, and why no other
-    rdma: bool,       // of memory that is not mapped
     pool: Option<Arc<Pool>>,
     sharing: Sharing,
     peers: Arc<Peers>,
@@ -133,22 +131,32 @@ impl CudaDevice {
         let tie = ((handle / GRANULE) as u32, (growth / GRANULE) as u32);
         let granules = maps.then(|| Arc::new(Granules::new(driver, &granted, total)));
         let pool = has_pool.then(|| Arc::new(Pool::new(card.clone(), options.release_threshold)));
+        let mapping = granules.clone().map(|g| Arc::new(Mapping::new(card.clone(), g, tie)));
+        let reach = Reach {
+            exportable: granted.physical.exportable,
+            mapped_by_bus: granted.physical.rdma,
+            segments_by_bus: rdma,
+        };
         Ok(CudaDevice {
             total,
             versions,
-            identity: Identity {
-                name: driver.name(device).unwrap_or_default(),
-                uuid: driver.uuid(device).ok(),
-                pci_bus_id: driver.pci_bus_id(device).unwrap_or_default(),
+            facts: Facts {
+                identity: Identity {
+                    name: driver.name(device).unwrap_or_default(),
+                    uuid: driver.uuid(device).ok(),
+                    pci_bus_id: driver.pci_bus_id(device).unwrap_or_default(),
+                },
+                numa_node: numa_node(driver, device),
+                pinned: true,
+                headroom: if total >= LARGE_CARD { HEADROOM } else { 0 },
+                ..Facts::default()
             },
-            numa_node: numa_node(driver, device),
             blocks: Blocks::new(driver),
             has_managed,
             moves_managed,
-            mapping: granules.clone().map(|g| Mapping::new(card.clone(), g, tie)),
+            sharing: Sharing::new(card.clone(), granules.clone(), mapping.clone(), reach),
+            mapping,
             granted,
-            rdma,
-            sharing: Sharing::new(card.clone(), granules.clone()),
             peers: Peers::new(card.clone(), granules.clone(), pool.clone(), family.siblings.clone()),
             pool,
             granules,
@@ -183,13 +191,8 @@ impl Device for CudaDevice {
         self.card.ordinal
     }
 
-    fn traits(&self) -> Caps {
-        let mut caps = Caps::PINNED | Caps::STREAMS | Caps::CALLBACKS;
-        // A segment has a handle of its own, whatever mapped memory has.
-        let maps = self.mapping().is_some();
-        caps.set(Caps::EXPORT, !maps || self.granted.physical.exportable);
-        caps.set(Caps::RDMA, if maps { self.granted.physical.rdma } else { self.rdma });
-        caps
+    fn facts(&self) -> Facts {
+        self.facts.clone()
     }
 
     fn lack(&self, cap: Caps) -> String {
@@ -226,10 +229,6 @@ impl Device for CudaDevice {
         }
     }
 
-    fn headroom(&self) -> u64 {
-        if self.total >= LARGE_CARD { HEADROOM } else { 0 }
-    }
-
     fn memory_info(&self) -> Result<MemoryInfo> {
         let _in = self.card.enter()?;
         let (free, total) = self.card.driver().memory_info()?;
@@ -238,10 +237,6 @@ impl Device for CudaDevice {
 
     fn versions(&self) -> Versions {
         self.versions
-    }
-
-    fn identity(&self) -> Identity {
-        self.identity.clone()
     }
 
     /// The only call that changes the thread's current context for good: to the device's primary one.
@@ -275,71 +270,25 @@ impl Device for CudaDevice {
         self.blocks.alloc(kind, bytes, wish.threads.max(1) as usize)
     }
 
-    fn numa_node(&self) -> Option<u32> {
-        self.numa_node
-    }
-
     fn host_free(&self, addr: u64, bytes: u64) -> Result<()> {
         let _in = self.card.enter()?;
         self.blocks.free(&[Kind::Locked, Kind::Registered], addr, bytes)
     }
 
     fn copy(&self, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        let _in = self.card.enter()?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        self.card.rest_or_null()?;
-        let driver = self.card.driver();
-        match kind {
-            CopyKind::HostToDevice => driver.copy_in(dst, src, bytes)?,
-            CopyKind::DeviceToHost => return driver.copy_out(dst, src, bytes),
-            CopyKind::DeviceToDevice => driver.copy_within(dst, src, bytes)?,
-        }
-        // The driver may return as soon as the source has been read.
-        driver.stream_synchronize(0)
+        self.copy_now(kind, dst, src, bytes)
     }
 
     fn copy_async(&self, stream: StreamId, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        let _in = self.card.enter()?;
-        self.card.known(stream)?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        let driver = self.card.driver();
-        match kind {
-            CopyKind::DeviceToHost => driver.copy_out_async(dst, src, bytes, stream),
-            CopyKind::DeviceToDevice => driver.copy_within_async(dst, src, bytes, stream),
-            CopyKind::HostToDevice => {
-                driver.copy_in_async(dst, src, bytes, stream)?;
-                // The driver may read pageable memory after it returns; a captured copy reads it at each replay.
-                let end = src.saturating_add(bytes - 1);
-                let stays = self.blocks.holds(src, bytes) || driver.is_known(src) && driver.is_known(end);
-                if stays || driver.capture_id(stream)?.is_some() {
-                    return Ok(());
-                }
-                driver.stream_synchronize(stream)
-            }
-        }
+        self.queue_copy(stream, kind, dst, src, bytes)
     }
 
     fn memset(&self, dst: u64, value: u8, bytes: u64) -> Result<()> {
-        let _in = self.card.enter()?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        self.card.rest_or_null()?;
-        self.card.driver().fill(dst, value, bytes)?;
-        self.card.driver().stream_synchronize(0)
+        self.fill_now(dst, value, bytes)
     }
 
     fn memset_async(&self, stream: StreamId, dst: u64, value: u8, bytes: u64) -> Result<()> {
-        let _in = self.card.enter()?;
-        self.card.known(stream)?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        self.card.driver().fill_async(dst, value, bytes, stream)
+        self.queue_fill(stream, dst, value, bytes)
     }
 
     fn streams(&self) -> &dyn Streams {
@@ -351,7 +300,7 @@ impl Device for CudaDevice {
     }
 
     fn mapping(&self) -> Option<&dyn device::Mapping> {
-        self.mapping.as_ref().filter(|m| m.works()).map(|m| m as _)
+        self.mapping.as_ref().filter(|m| m.works()).map(|m| &**m as _)
     }
 
     fn unified(&self) -> Option<&dyn Unified> {
@@ -372,73 +321,5 @@ impl Device for CudaDevice {
 
     fn peers(&self) -> Option<&dyn device::Peers> {
         Some(&*self.peers)
-    }
-}
-
-impl Unified for CudaDevice {
-    fn alloc(&self, bytes: u64) -> Result<u64> {
-        let _in = self.card.enter()?;
-        self.blocks.alloc(Kind::Managed, bytes, 0)
-    }
-
-    /// The driver's free waits for the device.
-    fn free(&self, addr: u64, bytes: u64) -> Result<()> {
-        let _in = self.card.enter()?;
-        self.blocks.free(&[Kind::Managed], addr, bytes)
-    }
-
-    fn prefetch(&self, stream: StreamId, addr: u64, bytes: u64, place: UnifiedPlace) -> Result<()> {
-        let _in = self.card.enter()?;
-        self.card.known(stream)?;
-        if self.card.driver().capture_id(stream)?.is_some() {
-            fail!(Code::NotPermitted, "stream {stream:#x} is being captured: a graph has no prefetches");
-        }
-        let to = self.number_of(place)?;
-        self.card.driver().managed_prefetch(addr, bytes, to, stream)
-    }
-
-    fn advise(&self, addr: u64, bytes: u64, advice: Advice, place: UnifiedPlace) -> Result<()> {
-        let _in = self.card.enter()?;
-        self.card.null_is_free()?; // the call counts as work on the default stream
-        let by = self.number_of(place)?;
-        let advice = match advice {
-            Advice::ReadMostly => CUmem_advise::CU_MEM_ADVISE_SET_READ_MOSTLY,
-            Advice::UnsetReadMostly => CUmem_advise::CU_MEM_ADVISE_UNSET_READ_MOSTLY,
-            Advice::Preferred => CUmem_advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
-            Advice::UnsetPreferred => CUmem_advise::CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION,
-            Advice::AccessedBy => CUmem_advise::CU_MEM_ADVISE_SET_ACCESSED_BY,
-            Advice::UnsetAccessedBy => CUmem_advise::CU_MEM_ADVISE_UNSET_ACCESSED_BY,
-        };
-        self.card.driver().managed_advise(addr, bytes, advice, by)
-    }
-}
-
-impl CudaDevice {
-    /// What the driver calls a place of managed memory.
-    fn number_of(&self, place: UnifiedPlace) -> Result<i32> {
-        if !self.moves_managed {
-            fail!(
-                Code::Unsupported,
-                "the driver neither moves unified memory to and from this device nor takes advice on it: the device has \
-                 no concurrent managed access, or the driver no call for it"
-            );
-        }
-        Ok(match place {
-            UnifiedPlace::Device => self.card.primary.device,
-            UnifiedPlace::Host => -1, // CU_DEVICE_CPU
-        })
-    }
-}
-
-impl Registration for CudaDevice {
-    fn register(&self, addr: u64, bytes: u64) -> Result<()> {
-        let _in = self.card.enter()?;
-        self.blocks.register_callers(addr, bytes)
-    }
-
-    fn unregister(&self, addr: u64) -> Result<()> {
-        let _in = self.card.enter()?;
-        self.card.rest()?;
-        self.blocks.unregister_callers(addr)
     }
 }

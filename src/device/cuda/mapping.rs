@@ -3,7 +3,7 @@
 use super::card::Card;
 use super::granules::Granules;
 use crate::base::error::Result;
-use crate::device;
+use crate::device::{self, MapsTogether};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -76,18 +76,20 @@ impl device::Mapping for Mapping {
         self.granules.map(offset, &[(first, count)])
     }
 
-    /// Access is given to all runs at once.
-    fn maps_together(&self) -> bool {
-        true
-    }
-
-    fn map_runs(&self, offset: u64, runs: &[(u64, u64)]) -> Result<()> {
-        let _in = self.card.enter()?;
-        self.granules.map(offset, runs)
+    fn together(&self) -> Option<&dyn MapsTogether> {
+        Some(self)
     }
 
     fn unmap(&self, offset: u64, bytes: u64) -> Result<()> {
         let _in = self.card.enter()?;
         self.granules.unmap(offset, bytes)
+    }
+}
+
+impl MapsTogether for Mapping {
+    /// Access is given to all runs at once.
+    fn map_runs(&self, offset: u64, runs: &[(u64, u64)]) -> Result<()> {
+        let _in = self.card.enter()?;
+        self.granules.map(offset, runs)
     }
 }

@@ -3,6 +3,7 @@
 
 use super::card::Card;
 use super::granules::{Granules, Source};
+use super::mapping::Mapping;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::GRANULE;
@@ -28,17 +29,39 @@ fn check_granules(memory: &Imported<'_>) -> Result<()> {
     Err(Error::new(Code::InvalidArgument, "each piece must be a handle of its own"))
 }
 
+/// Who can reach memory of a device beside its own process.
+pub(super) struct Reach {
+    /// Whether mapped memory goes to other processes. A segment has a handle of its own, whatever mapped memory has.
+    pub exportable: bool,
+    /// Whether others on the bus reach mapped memory.
+    pub mapped_by_bus: bool,
+    /// The same of memory that is not mapped.
+    pub segments_by_bus: bool,
+}
+
 /// The sharing facet of one device.
 pub(super) struct Sharing {
     card: Arc<Card>,
     granules: Option<Arc<Granules>>,
+    mapping: Option<Arc<Mapping>>,
+    reach: Reach,
     /// Open segments of other processes: address -> how often each is open.
     segments: Mutex<BTreeMap<u64, u32>>,
 }
 
 impl Sharing {
-    pub(super) fn new(card: Arc<Card>, granules: Option<Arc<Granules>>) -> Sharing {
-        Sharing { card, granules, segments: Mutex::default() }
+    pub(super) fn new(
+        card: Arc<Card>,
+        granules: Option<Arc<Granules>>,
+        mapping: Option<Arc<Mapping>>,
+        reach: Reach,
+    ) -> Sharing {
+        Sharing { card, granules, mapping, reach, segments: Mutex::default() }
+    }
+
+    /// Whether memory is mapped: the driver may refuse the window of addresses.
+    fn maps(&self) -> bool {
+        self.mapping.as_ref().is_some_and(|m| m.works())
     }
 
     fn mapped(&self) -> Result<&Granules> {
@@ -74,6 +97,14 @@ impl Sharing {
 }
 
 impl sharing::Sharing for Sharing {
+    fn exports(&self) -> bool {
+        !self.maps() || self.reach.exportable
+    }
+
+    fn reached_by_bus(&self) -> bool {
+        if self.maps() { self.reach.mapped_by_bus } else { self.reach.segments_by_bus }
+    }
+
     fn by_granule(&self) -> bool {
         true
     }

@@ -5,7 +5,7 @@
 
 use super::fabric::Fabric;
 use crate::base::error::{Code, Error, Result};
-use crate::device::GRANULE;
+use crate::device::{GRANULE, slots_of};
 use crate::fail;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -183,18 +183,7 @@ impl State {
     }
 
     pub(super) fn slots(&self, offset: u64, bytes: Option<u64>) -> Result<Range<usize>> {
-        if self.window == 0 {
-            return Err(Error::new(Code::InvalidArgument, "this device has no window"));
-        }
-        let bytes = bytes.unwrap_or(u64::MAX);
-        if bytes == 0 || !offset.is_multiple_of(GRANULE) || !bytes.is_multiple_of(GRANULE) {
-            fail!(Code::InvalidArgument, "{bytes} bytes at offset {offset}: not whole granules of 2 MiB");
-        }
-        let (first, count) = (offset / GRANULE, bytes / GRANULE);
-        match first.checked_add(count) {
-            Some(end) if end <= self.slots.len() as u64 => Ok(first as usize..end as usize),
-            _ => outside(&format!("{bytes} bytes at offset {offset} run past the window")),
-        }
+        slots_of(self.window, self.slots.len(), offset, bytes)
     }
 
     /// The runs of addresses that are mapped and in use: (address, bytes). Each lies in one reservation.

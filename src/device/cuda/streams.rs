@@ -4,7 +4,7 @@ use super::callbacks;
 use super::card::Card;
 use super::handles::{LEGACY, PER_THREAD};
 use crate::base::error::{Code, Error, Result};
-use crate::device::{EventId, ExternalStreams, StreamCallback, StreamId, StreamKind, Streams, Whose};
+use crate::device::{EventId, ExternalStreams, StreamCallback, StreamId, StreamKind, Streams, Timing, Whose};
 
 impl Streams for Card {
     fn create(&self) -> Result<StreamId> {
@@ -61,14 +61,8 @@ impl Streams for Card {
         self.handles.event_create(false)
     }
 
-    fn event_create_timed(&self) -> Result<EventId> {
-        let _in = self.enter()?;
-        self.handles.event_create(true)
-    }
-
-    fn event_elapsed(&self, start: EventId, end: EventId) -> Result<f32> {
-        let _in = self.enter()?;
-        self.handles.event_elapsed(start, end)
+    fn timing(&self) -> Option<&dyn Timing> {
+        Some(self)
     }
 
     fn event_destroy(&self, event: EventId) -> Result<()> {
@@ -102,6 +96,18 @@ impl Streams for Card {
         let _in = self.enter()?;
         self.handles.check_event(event)?;
         self.driver().event_synchronize(event)
+    }
+}
+
+impl Timing for Card {
+    fn create_event(&self) -> Result<EventId> {
+        let _in = self.enter()?;
+        self.handles.event_create(true)
+    }
+
+    fn elapsed(&self, start: EventId, end: EventId) -> Result<f32> {
+        let _in = self.enter()?;
+        self.handles.event_elapsed(start, end)
     }
 }
 

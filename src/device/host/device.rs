@@ -5,7 +5,6 @@
 //! device, then runs on the calling thread and is complete on return. Blocking copies and fills are
 //! work on stream 0. Inside a callback of any host stream, calls that could wait return `NotPermitted`.
 
-use super::copy;
 use super::granules::Granules;
 use super::memory::Kind;
 use super::process;
@@ -13,8 +12,8 @@ use super::shared::{Shared, State, unknown_stream};
 use super::stream::{Point, Stream, Work};
 use crate::base::error::{Code, Error, Result};
 use crate::device::{
-    Advice, Caps, CopyKind, Device, GRANULE, HostWish, Identity, Mapping, MemoryInfo, Peers, Registration,
-    Sharing, Sizes, StreamId, Streams, Unified, UnifiedPlace, Versions,
+    Caps, CopyKind, Device, Facts, GRANULE, HostWish, Identity, Mapping, MemoryInfo, Peers, Registration,
+    Sharing, Sizes, StreamId, Streams, Unified, Versions,
 };
 use crate::fail;
 use std::sync::{Arc, OnceLock};
@@ -76,24 +75,7 @@ impl HostDevice {
         if stream == 0 { Ok(()) } else { self.state().stream(stream).map(drop) }
     }
 
-    /// Queues a copy from pageable host memory, which has been read when this returns: through a staging buffer if it
-    /// fits, otherwise by waiting until the stream has done the copy.
-    fn upload(&self, stream: StreamId, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        let target = self.state().stream(stream)?;
-        // A callback must not wait, so there the limit is ignored.
-        let force = process::in_callback();
-        // SAFETY: the caller of `copy_async` guarantees a readable source.
-        if let Some(from) = unsafe { self.state().staging.stage(src, bytes, force) } {
-            return push(&target, stream, Work::Unstage { dst, from }).map(drop);
-        }
-        if force {
-            return Err(Error::new(Code::OutOfMemory, "no host memory to stage a copy in a callback"));
-        }
-        push(&target, stream, Work::Move { dst, src, bytes })?.wait();
-        Ok(())
-    }
-
-    fn take_back(&self, kind: Kind, addr: u64, bytes: u64) -> Result<()> {
+    pub(super) fn take_back(&self, kind: Kind, addr: u64, bytes: u64) -> Result<()> {
         // Queued copies may still access the memory; unmapped, it would crash the process.
         let _pass = self.shared.enter_blocking()?;
         self.shared.blocks.check(self.ordinal, kind, addr, bytes)?;
@@ -114,13 +96,8 @@ fn processor() -> Option<String> {
     line.split_once(':').map(|(_, name)| name.trim().to_owned())
 }
 
-fn push(target: &Arc<Stream>, id: StreamId, work: Work) -> Result<Point> {
+pub(super) fn push(target: &Arc<Stream>, id: StreamId, work: Work) -> Result<Point> {
     target.push(work)?.ok_or_else(|| unknown_stream(id))
-}
-
-pub(super) fn check_ends(dst: u64, src: u64, bytes: u64) -> Result<()> {
-    copy::check_end(dst, bytes)?;
-    copy::check_end(src, bytes)
 }
 
 impl Device for HostDevice {
@@ -128,9 +105,18 @@ impl Device for HostDevice {
         self.ordinal
     }
 
-    fn traits(&self) -> Caps {
-        let all = Caps::HOST_ACCESS | Caps::PINNED | Caps::STREAMS | Caps::CALLBACKS;
-        if self.state().granules.is_some() { all | Caps::EXPORT } else { all }
+    /// Its name is the processor's.
+    fn facts(&self) -> Facts {
+        static NAME: OnceLock<String> = OnceLock::new();
+        let name = NAME.get_or_init(|| processor().unwrap_or_default()).clone();
+        Facts {
+            identity: Identity { name, ..Identity::default() },
+            host_access: true,
+            pinned: true,
+            segments_grow: true,
+            is_processor: true,
+            ..Facts::default()
+        }
     }
 
     fn lack(&self, cap: Caps) -> String {
@@ -158,21 +144,6 @@ impl Device for HostDevice {
             init_alloc: segment,
             realloc: segment,
         }
-    }
-
-    fn segments_grow(&self) -> bool {
-        true
-    }
-
-    /// Its name is the processor's.
-    fn identity(&self) -> Identity {
-        static NAME: OnceLock<String> = OnceLock::new();
-        let name = NAME.get_or_init(|| processor().unwrap_or_default()).clone();
-        Identity { name, ..Identity::default() }
-    }
-
-    fn is_processor(&self) -> bool {
-        true
     }
 
     fn memory_info(&self) -> Result<MemoryInfo> {
@@ -219,44 +190,20 @@ impl Device for HostDevice {
         self.take_back(Kind::Pinned, addr, bytes)
     }
 
-    fn copy(&self, _kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        let _pass = self.shared.enter_blocking()?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        check_ends(dst, src, bytes)?;
-        self.run_now(Work::Move { dst, src, bytes }, None)
+    fn copy(&self, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        self.copy_now(kind, dst, src, bytes)
     }
 
     fn copy_async(&self, stream: StreamId, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        let _pass = self.shared.enter()?;
-        if bytes == 0 {
-            return self.check_stream(stream);
-        }
-        check_ends(dst, src, bytes)?;
-        let pageable = kind == CopyKind::HostToDevice && !self.shared.blocks.stays_readable(src, bytes);
-        if pageable && stream != 0 {
-            return self.upload(stream, dst, src, bytes);
-        }
-        self.queue(stream, Work::Move { dst, src, bytes }).map(drop)
+        self.queue_copy(stream, kind, dst, src, bytes)
     }
 
     fn memset(&self, dst: u64, value: u8, bytes: u64) -> Result<()> {
-        let _pass = self.shared.enter_blocking()?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        copy::check_end(dst, bytes)?;
-        self.run_now(Work::Fill { dst, value, bytes }, None)
+        self.fill_now(dst, value, bytes)
     }
 
     fn memset_async(&self, stream: StreamId, dst: u64, value: u8, bytes: u64) -> Result<()> {
-        let _pass = self.shared.enter()?;
-        if bytes == 0 {
-            return self.check_stream(stream);
-        }
-        copy::check_end(dst, bytes)?;
-        self.queue(stream, Work::Fill { dst, value, bytes }).map(drop)
+        self.queue_fill(stream, dst, value, bytes)
     }
 
     fn streams(&self) -> &dyn Streams {
@@ -281,41 +228,5 @@ impl Device for HostDevice {
 
     fn peers(&self) -> Option<&dyn Peers> {
         Some(self)
-    }
-}
-
-impl Unified for HostDevice {
-    fn alloc(&self, bytes: u64) -> Result<u64> {
-        let _pass = self.shared.enter()?;
-        self.shared.blocks.alloc(&self.state().budget, Kind::Unified, bytes)
-    }
-
-    /// Waits for all work queued on the type's devices, which may still use the memory.
-    fn free(&self, addr: u64, bytes: u64) -> Result<()> {
-        self.take_back(Kind::Unified, addr, bytes)
-    }
-
-    /// All places are the processor's memory: nothing has to move.
-    fn prefetch(&self, stream: StreamId, _: u64, _: u64, _: UnifiedPlace) -> Result<()> {
-        let _pass = self.shared.enter()?;
-        self.check_stream(stream)
-    }
-
-    fn advise(&self, _: u64, _: u64, _: Advice, _: UnifiedPlace) -> Result<()> {
-        self.shared.enter().map(drop)
-    }
-}
-
-impl Registration for HostDevice {
-    fn register(&self, addr: u64, bytes: u64) -> Result<()> {
-        let _pass = self.shared.enter()?;
-        self.shared.blocks.register(self.ordinal, addr, bytes)
-    }
-
-    /// Waits for all work queued on the type's devices.
-    fn unregister(&self, addr: u64) -> Result<()> {
-        let _pass = self.shared.enter_blocking()?;
-        self.shared.devices.iter().for_each(State::drain);
-        self.shared.blocks.unregister(self.ordinal, addr)
     }
 }

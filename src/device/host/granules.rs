@@ -15,8 +15,8 @@ use super::pages;
 use crate::base::descriptor::Descriptor;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, lock};
-use crate::device::GRANULE;
 use crate::device::sharing::{Exported, Imported, Piece, SharedKind};
+use crate::device::{GRANULE, slots_of};
 use crate::fail;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -430,16 +430,5 @@ fn granule_range(state: &State, first: u64, count: u64) -> Result<Range<usize>> 
 }
 
 fn slot_range(state: &State, offset: u64, bytes: Option<u64>) -> Result<Range<usize>> {
-    if state.window == 0 {
-        return Err(Error::new(Code::InvalidArgument, "this device has no window"));
-    }
-    let bytes = bytes.unwrap_or(u64::MAX);
-    if bytes == 0 || !offset.is_multiple_of(GRANULE) || !bytes.is_multiple_of(GRANULE) {
-        fail!(Code::InvalidArgument, "{bytes} bytes at offset {offset}: not whole granules of 2 MiB");
-    }
-    let (first, count) = (offset / GRANULE, bytes / GRANULE);
-    match first.checked_add(count) {
-        Some(end) if end <= state.slots.len() as u64 => Ok(first as usize..end as usize),
-        _ => fail!(Code::OutOfRange, "{bytes} bytes at offset {offset} run past the window"),
-    }
+    slots_of(state.window, state.slots.len(), offset, bytes)
 }

@@ -2,7 +2,7 @@
 //!
 //! It is a real device, not a mock: it has capacity that is committed as it is touched, physical granules separate from
 //! addresses, streams with a thread each, and events across streams and devices. `device.rs` is the front; `streams`,
-//! `mapping`, `sharing` and `peers` are its facets; `memory`, `granules`, `stream`, `event` and `copy` do the work;
+//! `mapping`, `sharing` and `peers` are its facets; `memory`, `granules`, `stream`, `event` and `staging` do the work;
 //! `shared.rs` holds them together. Every call in a forked child returns `NotPermitted`, and every call after
 //! `finalize` returns `NotInitialized`. Nothing here knows pools.
 //!
@@ -12,7 +12,7 @@
 //!
 //! Unix only; granules can be mapped on Linux only. No code here depends on the processor.
 
-mod copy;
+mod copies;
 mod device;
 mod event;
 #[cfg(target_os = "linux")]
@@ -20,20 +20,23 @@ mod granules;
 #[cfg(not(target_os = "linux"))]
 #[path = "granules_none.rs"]
 mod granules;
-mod handle_table;
+mod handles;
 mod mapping;
 mod memory;
 mod options;
 mod pages;
 mod peers;
 mod process;
+mod registration;
 mod shared;
 mod sharing;
+mod staging;
 mod stream;
 mod streams;
 #[cfg(test)]
 mod tests;
 mod times;
+mod unified;
 
 pub use options::{CAPACITIES, CAPACITIES_WANTED, HostOptions, MAX_DEVICES, machine_memory};
 

@@ -1,6 +1,7 @@
 //! The facet of other devices of the type: the memory of all of them is the processor's.
 
-use super::device::{HostDevice, check_ends};
+use super::copies::check_ends;
+use super::device::HostDevice;
 use super::shared::State;
 use super::stream::Work;
 use crate::base::error::{Code, Error, Result};

@@ -3,13 +3,13 @@
 //! `finalize` closes the gate and waits for the calls inside, so that no call touches memory that is being released.
 //! The gate is no lock: calls do not wait for each other.
 
-use super::copy::Staging;
 use super::event::Event;
 use super::granules::Granules;
-use super::handle_table::HandleTable;
+use super::handles::HandleTable;
 use super::memory::{Blocks, Budget};
 use super::options::HostOptions;
 use super::process::{self};
+use super::staging::Staging;
 use super::stream::{Backlog, Ended, Ends, Point, Serial, Stream};
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;

@@ -6,6 +6,15 @@ use crate::base::error::{Code, Error, Result};
 use crate::device::sharing::{Exported, Imported, Run, Sharing};
 
 impl Sharing for HostDevice {
+    fn exports(&self) -> bool {
+        true
+    }
+
+    /// It is the processor's memory, which every network library registers itself.
+    fn reached_by_bus(&self) -> bool {
+        false
+    }
+
     fn by_granule(&self) -> bool {
         false // all granules are in one file
     }

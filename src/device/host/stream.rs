@@ -4,8 +4,8 @@
 //! so recording an event queues nothing. A point lies before everything that was queued to wait for it, so waits cannot
 //! form a cycle. No lock is held while work runs.
 
-use super::copy::{self, Staged};
 use super::process::CallbackMark;
+use super::staging::{self, Staged};
 use super::times::Times;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Condvar, Mutex, lock};
@@ -39,11 +39,11 @@ impl Work {
     pub(super) fn run(self, panics: &AtomicU64) {
         match self {
             // SAFETY: the caller who queued the work guarantees mapped ranges (see `Work`).
-            Work::Move { dst, src, bytes } => unsafe { copy::move_bytes(dst, src, bytes) },
+            Work::Move { dst, src, bytes } => unsafe { staging::move_bytes(dst, src, bytes) },
             // SAFETY: as above for `dst`.
             Work::Unstage { dst, from } => unsafe { from.unload(dst) },
             // SAFETY: as above.
-            Work::Fill { dst, value, bytes } => unsafe { copy::fill_bytes(dst, value, bytes) },
+            Work::Fill { dst, value, bytes } => unsafe { staging::fill_bytes(dst, value, bytes) },
             Work::Wait(points) => points.iter().for_each(Point::wait),
             Work::Reach(times, record) => times.reach(record),
             Work::Call(callback) => {

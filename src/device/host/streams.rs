@@ -5,7 +5,7 @@ use super::event::Event;
 use super::stream::{Point, Work};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::lock;
-use crate::device::{EventId, StreamCallback, StreamId, Streams};
+use crate::device::{EventId, StreamCallback, StreamId, Streams, Timing};
 use crate::fail;
 use std::sync::Arc;
 
@@ -124,17 +124,8 @@ impl Streams for HostDevice {
         Ok(())
     }
 
-    fn event_create_timed(&self) -> Result<EventId> {
-        let _pass = self.shared.enter()?;
-        lock(&self.shared.events).insert(Arc::new(Event::timed(self.ordinal)))
-    }
-
-    fn event_elapsed(&self, start: EventId, end: EventId) -> Result<f32> {
-        let _pass = self.shared.enter()?;
-        let (start, end) = (self.event(start)?.time()?, self.event(end)?.time()?);
-        let ahead = end.saturating_duration_since(start).as_secs_f64();
-        let back = start.saturating_duration_since(end).as_secs_f64();
-        Ok(((ahead - back) * 1e3) as f32)
+    fn timing(&self) -> Option<&dyn Timing> {
+        Some(self)
     }
 
     fn event_query(&self, event: EventId) -> Result<bool> {
@@ -146,5 +137,20 @@ impl Streams for HostDevice {
         let _pass = self.shared.enter_blocking()?;
         self.event(event)?.pending().iter().for_each(Point::wait);
         Ok(())
+    }
+}
+
+impl Timing for HostDevice {
+    fn create_event(&self) -> Result<EventId> {
+        let _pass = self.shared.enter()?;
+        lock(&self.shared.events).insert(Arc::new(Event::timed(self.ordinal)))
+    }
+
+    fn elapsed(&self, start: EventId, end: EventId) -> Result<f32> {
+        let _pass = self.shared.enter()?;
+        let (start, end) = (self.event(start)?.time()?, self.event(end)?.time()?);
+        let ahead = end.saturating_duration_since(start).as_secs_f64();
+        let back = start.saturating_duration_since(end).as_secs_f64();
+        Ok(((ahead - back) * 1e3) as f32)
     }
 }

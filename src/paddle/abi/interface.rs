@@ -2,7 +2,8 @@
 //! host reads. Offsets 0 to 471 are the same in every release since 2.6; what follows has moved in each. Never hold a
 //! reference to a host's table: it may be shorter than this type.
 
-use super::*;
+use super::types::*;
+use std::ffi::{c_char, c_void};
 
 /// The table of callbacks. Only the first sentence of each contract is given here; `include/millpond/custom_runtime.h`
 /// has the rest.

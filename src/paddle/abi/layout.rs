@@ -1,7 +1,9 @@
 //! The measured layout: every size and offset of the 3.3.1 types, asserted at compile time, and the table of the
 //! layouts that released hosts declare.
 
-use super::*;
+use super::CustomRuntimeParams;
+use super::interface::C_DeviceInterface;
+use super::types::*;
 use std::mem::{align_of, offset_of, size_of};
 
 /// Which of the version queries from offset 472 on a host's layout has.

@@ -7,8 +7,8 @@ use super::versions;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
 use crate::device::{
-    Advice, Caps, CopyKind, Device, GRANULE, HostWish, MemoryInfo, Peers, Sizes, StreamId, Streams, Unified,
-    UnifiedPlace, Versions, as_ptr,
+    Caps, CopyKind, Device, Facts, GRANULE, HostWish, MemoryInfo, Peers, Sizes, StreamId, Streams, Unified,
+    Versions, as_ptr,
 };
 use crate::fail;
 use crate::paddle::abi::{C_Device, C_Device_st, C_Status};
@@ -59,7 +59,6 @@ pub(super) struct ForeignDevice {
     pub(super) ids: Arc<[c_int]>,
     ordinal: usize,
     alive: Arc<AtomicBool>,
-    traits: Caps,
     sizes: Sizes,
     /// Whether the plugin leaves the size of later segments to us.
     growing: bool,
@@ -86,21 +85,11 @@ impl ForeignDevice {
         alive: Arc<AtomicBool>,
         host: Arc<Pieces>,
     ) -> Result<ForeignDevice> {
-        let table = &plugin.table;
-        let mut traits = Caps::CALLBACKS;
-        traits.set(
-            Caps::PINNED,
-            table.host_memory_allocate.is_some() && table.host_memory_deallocate.is_some(),
-        );
-        // A stream that nobody can wait for is of no use.
-        let waits = table.synchronize_stream.is_some() || table.synchronize_device.is_some();
-        traits.set(Caps::STREAMS, table.create_stream.is_some() && waits);
         let mut device = ForeignDevice {
             plugin,
             ids,
             ordinal,
             alive,
-            traits,
             sizes: Sizes { min_chunk: 1, max_chunk: 1, max_alloc: 1, padding: 0, init_alloc: 1, realloc: 1 },
             growing: false,
             unit: 1,
@@ -116,6 +105,12 @@ impl ForeignDevice {
             let _ = device.end(); // as if it had never begun
         })?;
         Ok(device)
+    }
+
+    /// Whether the plugin has pinned memory.
+    fn pins(&self) -> bool {
+        let table = &self.plugin.table;
+        table.host_memory_allocate.is_some() && table.host_memory_deallocate.is_some()
     }
 
     /// The plugin's own id.
@@ -276,20 +271,20 @@ impl ForeignDevice {
     }
 
     /// Pinned or unified memory from the plugin.
-    fn take_host(&self, name: &str, what: &str, callback: Allocate, bytes: usize) -> Result<u64> {
+    pub(super) fn take_host(&self, name: &str, what: &str, callback: Allocate, bytes: usize) -> Result<u64> {
         let addr = self.take(name, what, callback, bytes)?;
         self.host.enter(Piece { addr, bytes: bytes as u64 }, addr).map_err(|e| self.wrong(name, &e))?;
         Ok(addr)
     }
 
     /// Gives pinned or unified memory back.
-    fn give_host(&self, addr: u64, give: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub(super) fn give_host(&self, addr: u64, give: impl FnOnce() -> Result<()>) -> Result<()> {
         // First: once the plugin has it, it may give it to another thread.
         let piece = self.host.take(addr);
         give().inspect_err(|_| piece.into_iter().for_each(|p| self.host.put_back(p, addr)))
     }
 
-    fn host_layout(bytes: u64) -> Result<Layout> {
+    pub(super) fn host_layout(bytes: u64) -> Result<Layout> {
         usize::try_from(bytes)
             .ok()
             .filter(|&b| b > 0)
@@ -298,7 +293,7 @@ impl ForeignDevice {
     }
 }
 
-fn missing(callback: &str) -> Error {
+pub(super) fn missing(callback: &str) -> Error {
     // Required callbacks are checked at registration, optional ones through `Caps`.
     Error::new(Code::Unsupported, format!("the plugin has no {callback}"))
 }
@@ -308,8 +303,10 @@ impl Device for ForeignDevice {
         self.ordinal
     }
 
-    fn traits(&self) -> Caps {
-        self.traits
+    fn facts(&self) -> Facts {
+        // Its addresses may be those of others, unless the plugin knows better, which it cannot say.
+        let (pinned, segments_grow) = (self.pins(), self.growing);
+        Facts { pinned, segments_grow, own_addresses: true, ..Facts::default() }
     }
 
     fn lack(&self, cap: Caps) -> String {
@@ -348,10 +345,6 @@ impl Device for ForeignDevice {
         self.sizes
     }
 
-    fn segments_grow(&self) -> bool {
-        self.growing
-    }
-
     fn memory_info(&self) -> Result<MemoryInfo> {
         let (mut total, mut free) = (0usize, 0usize);
         match call!(self, device_memory_stats(&mut total, &mut free)) {
@@ -365,10 +358,6 @@ impl Device for ForeignDevice {
 
     fn versions(&self) -> Versions {
         self.versions
-    }
-
-    fn has_own_addresses(&self) -> bool {
-        true // unless the plugin knows better, which it cannot say
     }
 
     fn set_current(&self) -> Result<()> {
@@ -405,7 +394,7 @@ impl Device for ForeignDevice {
 
     fn host_alloc(&self, bytes: u64, _: HostWish) -> Result<u64> {
         let layout = Self::host_layout(bytes)?;
-        if self.traits.contains(Caps::PINNED)
+        if self.pins()
             && let Some(callback) = self.plugin.table.host_memory_allocate
         {
             return self.take_host("host_memory_allocate", "pinned memory", callback, layout.size());
@@ -420,7 +409,7 @@ impl Device for ForeignDevice {
 
     fn host_free(&self, addr: u64, bytes: u64) -> Result<()> {
         let layout = Self::host_layout(bytes)?;
-        if self.traits.contains(Caps::PINNED) {
+        if self.pins() {
             return self.give_host(addr, || {
                 call!(self, host_memory_deallocate(as_ptr(addr), layout.size()))
                     .unwrap_or_else(|| Err(missing("host_memory_deallocate")))
@@ -463,38 +452,4 @@ impl Device for ForeignDevice {
     fn peers(&self) -> Option<&dyn Peers> {
         Some(self)
     }
-}
-
-impl Unified for ForeignDevice {
-    fn alloc(&self, bytes: u64) -> Result<u64> {
-        let size = Self::host_layout(bytes)?.size();
-        match self.plugin.table.unified_memory_allocate {
-            Some(callback) => self.take_host("unified_memory_allocate", "unified memory", callback, size),
-            None => Err(missing("unified memory")),
-        }
-    }
-
-    fn free(&self, addr: u64, bytes: u64) -> Result<()> {
-        let bytes = Self::host_layout(bytes)?.size();
-        self.give_host(addr, || {
-            call!(self, unified_memory_deallocate(as_ptr(addr), bytes))
-                .unwrap_or_else(|| Err(missing("unified memory")))
-        })
-    }
-
-    fn prefetch(&self, _: StreamId, _: u64, _: u64, _: UnifiedPlace) -> Result<()> {
-        missing_in_interface()
-    }
-
-    fn advise(&self, _: u64, _: u64, _: Advice, _: UnifiedPlace) -> Result<()> {
-        missing_in_interface()
-    }
-}
-
-#[cold]
-fn missing_in_interface() -> Result<()> {
-    fail!(
-        Code::Unsupported,
-        "the custom-runtime interface has no call that moves unified memory or gives advice on it"
-    )
 }

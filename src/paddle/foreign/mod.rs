@@ -14,6 +14,7 @@ mod live;
 mod peers;
 mod plugin;
 mod streams;
+mod unified;
 mod versions;
 
 pub(crate) use plugin::Plugin;

@@ -6,7 +6,7 @@ use super::handles::{Handles, Recorded, unknown_event};
 use crate::base::error::Code;
 use crate::base::error::Result;
 use crate::base::loaded;
-use crate::device::{Caps, Device, EventId, StreamCallback, StreamId, Streams};
+use crate::device::{Device, EventId, StreamCallback, StreamId, Streams};
 use crate::fail;
 use crate::paddle::abi::{C_Event, C_Status, C_Stream};
 use crate::runtime::lock;
@@ -14,8 +14,15 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 impl Streams for ForeignDevice {
+    /// A stream that nobody can wait for is of no use.
+    fn can_create(&self) -> bool {
+        let table = &self.plugin.table;
+        let waits = table.synchronize_stream.is_some() || table.synchronize_device.is_some();
+        table.create_stream.is_some() && waits
+    }
+
     fn create(&self) -> Result<StreamId> {
-        if !self.traits().contains(Caps::STREAMS) {
+        if !self.can_create() {
             fail!(Code::Unsupported, "devices of {:?} have no streams", self.plugin.name());
         }
         let mut out: C_Stream = std::ptr::null_mut();

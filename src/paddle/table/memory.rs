@@ -95,7 +95,7 @@ pub(super) unsafe extern "C-unwind" fn host_memory_allocate(
     out: *mut *mut c_void,
     size: usize,
 ) -> C_Status {
-    done(|| give(out, size, |bytes| device(d)?.host_alloc(bytes)))
+    done(|| give(out, size, |bytes| device(d)?.host_memory().alloc(bytes)))
 }
 
 pub(super) unsafe extern "C-unwind" fn host_memory_deallocate(
@@ -104,9 +104,9 @@ pub(super) unsafe extern "C-unwind" fn host_memory_deallocate(
     _size: usize,
 ) -> C_Status {
     take_back(d, ptr, |device| {
-        device.host_free(addr(ptr))?;
+        device.host_memory().free(addr(ptr))?;
         // The host caches above us. What cannot go back now, as in a stream's callback, goes back at a later free.
-        let _ = device.host_empty_cache();
+        let _ = device.host_memory().empty_cache();
         Ok(())
     })
 }
@@ -116,7 +116,7 @@ pub(super) unsafe extern "C-unwind" fn unified_memory_allocate(
     out: *mut *mut c_void,
     size: usize,
 ) -> C_Status {
-    done(|| give(out, size, |bytes| device(d)?.unified_alloc(bytes)))
+    done(|| give(out, size, |bytes| device(d)?.unified_memory().alloc(bytes)))
 }
 
 pub(super) unsafe extern "C-unwind" fn unified_memory_deallocate(
@@ -124,7 +124,7 @@ pub(super) unsafe extern "C-unwind" fn unified_memory_deallocate(
     ptr: *mut c_void,
     _size: usize,
 ) -> C_Status {
-    take_back(d, ptr, |device| device.unified_free(addr(ptr)))
+    take_back(d, ptr, |device| device.unified_memory().free(addr(ptr)))
 }
 
 macro_rules! copies {
@@ -176,27 +176,28 @@ pub(super) unsafe extern "C-unwind" fn memory_copy_p2p(
 
 /// Orders work that is queued on `stream` of `of` from now on after all work queued on `after` so far.
 fn follow(of: &DeviceState, stream: StreamId, after: &DeviceState) -> Result<()> {
-    let event = after.event_create()?;
+    let event = after.events().create()?;
     // A stream that ends meanwhile has nobody who queues more work on it. Recording the event again is fine: a wait
     // keeps what it was queued for.
-    let one = |s| match after.event_record(s, event).and_then(|()| of.stream_wait_event(stream, event)) {
-        Err(e) if e.code() == Code::UnknownStream && s != 0 && !after.has_stream(s) => Ok(()),
+    let one = |s| match after.events().record(s, event).and_then(|()| of.streams().wait_event(stream, event))
+    {
+        Err(e) if e.code() == Code::UnknownStream && s != 0 && !after.streams().contains(s) => Ok(()),
         other => other,
     };
-    let done = after.memory().streams().into_iter().try_for_each(one);
-    done.and(after.event_destroy(event))
+    let done = after.memory().streams().live().into_iter().try_for_each(one);
+    done.and(after.events().destroy(event))
 }
 
 /// Orders work that is queued on `of` from now on after what is queued on `stream` of `after` so far.
 fn lead(of: &DeviceState, after: &DeviceState, stream: StreamId) -> Result<()> {
-    let event = after.event_create()?;
-    let one = |s| match of.stream_wait_event(s, event) {
-        Err(e) if e.code() == Code::UnknownStream && s != 0 && !of.has_stream(s) => Ok(()),
+    let event = after.events().create()?;
+    let one = |s| match of.streams().wait_event(s, event) {
+        Err(e) if e.code() == Code::UnknownStream && s != 0 && !of.streams().contains(s) => Ok(()),
         other => other,
     };
-    let recorded = after.event_record(stream, event);
-    let done = recorded.and_then(|()| of.memory().streams().into_iter().try_for_each(one));
-    done.and(after.event_destroy(event))
+    let recorded = after.events().record(stream, event);
+    let done = recorded.and_then(|()| of.memory().streams().live().into_iter().try_for_each(one));
+    done.and(after.events().destroy(event))
 }
 
 /// The stream belongs to the source or to the destination; PaddlePaddle passes one of the destination. Then nothing
@@ -215,12 +216,12 @@ pub(super) unsafe extern "C-unwind" fn async_memory_copy_p2p(
         let (from, to) = (device(src_device)?, device(dst_device)?);
         let stream = addr(stream);
         let copy = || from.copy_peer_async(stream, &to, addr(dst), addr(src), size as u64);
-        if size == 0 || from.has_stream(stream) || !to.has_stream(stream) {
+        if size == 0 || from.streams().contains(stream) || !to.streams().contains(stream) {
             return copy();
         }
         follow(&to, stream, &from)?;
         copy()?;
         // If the device cannot be told so, the copy is complete when this returns.
-        lead(&from, &to, stream).or_else(|_| to.stream_synchronize(stream))
+        lead(&from, &to, stream).or_else(|_| to.streams().synchronize(stream))
     })
 }

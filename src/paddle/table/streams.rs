@@ -36,7 +36,7 @@ fn answer(done: bool) -> C_Status {
 pub(super) unsafe extern "C-unwind" fn create_stream(d: C_Device, out: *mut C_Stream) -> C_Status {
     done(|| {
         check_place(out)?;
-        store(out, device(d)?.stream_create()? as usize as C_Stream)
+        store(out, device(d)?.streams().create()? as usize as C_Stream)
     })
 }
 
@@ -45,12 +45,12 @@ pub(super) unsafe extern "C-unwind" fn destroy_stream(d: C_Device, stream: C_Str
         if stream.is_null() || gone() {
             return Ok(());
         }
-        device(d)?.stream_destroy(stream_id(stream))
+        device(d)?.streams().destroy(stream_id(stream))
     })
 }
 
 pub(super) unsafe extern "C-unwind" fn query_stream(d: C_Device, stream: C_Stream) -> C_Status {
-    guard(|| Ok(answer(forked() || device(d)?.stream_query(stream_id(stream))?)))
+    guard(|| Ok(answer(forked() || device(d)?.streams().query(stream_id(stream))?)))
 }
 
 pub(super) unsafe extern "C-unwind" fn stream_add_callback(
@@ -67,7 +67,7 @@ pub(super) unsafe extern "C-unwind" fn stream_add_callback(
         let id = state.ordinal() as c_int;
         // As integers: pointers of the host may be sent to the device's thread that way.
         let (stream, user_data) = (stream as usize, user_data as usize);
-        state.stream_callback(
+        state.streams().callback(
             stream as u64,
             Box::new(move |result| {
                 let mut device = C_Device_st { id };
@@ -93,7 +93,7 @@ fn event_of_a_child() -> EventId {
 pub(super) unsafe extern "C-unwind" fn create_event(d: C_Device, out: *mut C_Event) -> C_Status {
     done(|| {
         check_place(out)?;
-        let event = if forked() { event_of_a_child() } else { device(d)?.event_create()? };
+        let event = if forked() { event_of_a_child() } else { device(d)?.events().create()? };
         store(out, event as usize as C_Event)
     })
 }
@@ -103,7 +103,7 @@ pub(super) unsafe extern "C-unwind" fn record_event(
     stream: C_Stream,
     event: C_Event,
 ) -> C_Status {
-    done(|| if forked() { Ok(()) } else { device(d)?.event_record(stream_id(stream), event_id(event)) })
+    done(|| if forked() { Ok(()) } else { device(d)?.events().record(stream_id(stream), event_id(event)) })
 }
 
 pub(super) unsafe extern "C-unwind" fn destroy_event(d: C_Device, event: C_Event) -> C_Status {
@@ -111,12 +111,12 @@ pub(super) unsafe extern "C-unwind" fn destroy_event(d: C_Device, event: C_Event
         if event.is_null() || gone() {
             return Ok(());
         }
-        device(d)?.event_destroy(event_id(event))
+        device(d)?.events().destroy(event_id(event))
     })
 }
 
 pub(super) unsafe extern "C-unwind" fn query_event(d: C_Device, event: C_Event) -> C_Status {
-    guard(|| Ok(answer(forked() || device(d)?.event_query(event_id(event))?)))
+    guard(|| Ok(answer(forked() || device(d)?.events().query(event_id(event))?)))
 }
 
 pub(super) unsafe extern "C-unwind" fn synchronize_device(d: C_Device) -> C_Status {
@@ -124,7 +124,7 @@ pub(super) unsafe extern "C-unwind" fn synchronize_device(d: C_Device) -> C_Stat
 }
 
 pub(super) unsafe extern "C-unwind" fn synchronize_stream(d: C_Device, stream: C_Stream) -> C_Status {
-    done(|| if forked() { Ok(()) } else { device(d)?.stream_synchronize(stream_id(stream)) })
+    done(|| if forked() { Ok(()) } else { device(d)?.streams().synchronize(stream_id(stream)) })
 }
 
 /// PaddlePaddle ends the process on anything but success, so late calls succeed: all work is done by then.
@@ -133,7 +133,7 @@ pub(super) unsafe extern "C-unwind" fn synchronize_event(d: C_Device, event: C_E
         if gone() {
             return Ok(());
         }
-        device(d)?.event_synchronize(event_id(event))
+        device(d)?.events().synchronize(event_id(event))
     })
 }
 
@@ -142,5 +142,13 @@ pub(super) unsafe extern "C-unwind" fn stream_wait_event(
     stream: C_Stream,
     event: C_Event,
 ) -> C_Status {
-    done(|| if forked() { Ok(()) } else { device(d)?.stream_wait_event(stream_id(stream), event_id(event)) })
+    done(
+        || {
+            if forked() {
+                Ok(())
+            } else {
+                device(d)?.streams().wait_event(stream_id(stream), event_id(event))
+            }
+        },
+    )
 }

@@ -6,10 +6,9 @@
 //! called.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::system::Mutex;
+use crate::base::sync::system::{Mutex, lock};
 use crate::device::{EventId, Streams};
 use crate::fail;
-use crate::runtime::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

@@ -3,8 +3,8 @@
 use crate::base::error::{Code, Error, Result};
 use crate::device::{Device, ExternalStreams, Mapping, MemoryInfo};
 use crate::fail;
-use crate::runtime::latency::{Latencies, Latency};
-use crate::runtime::observe::Observers;
+use crate::runtime::watch::latency::{Latencies, Latency};
+use crate::runtime::watch::observe::Observers;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;

@@ -7,10 +7,9 @@
 use super::borrowed::Borrowed;
 use crate::base::descriptor::Descriptor;
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::system::Mutex;
+use crate::base::sync::system::{Mutex, lock};
 use crate::core::{Order, Point, Waits};
 use crate::device::{EventId, Streams};
-use crate::runtime::lock;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 

@@ -7,9 +7,8 @@
 //! device: the pond's numbers are free again, and a request that wants to use them must learn that it cannot do so yet.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::system::{Condvar, Mutex};
+use crate::base::sync::system::{Condvar, Mutex, lock};
 use crate::fail;
-use crate::runtime::lock;
 use std::collections::BTreeMap;
 
 /// A run of granules that were to be given back.

@@ -1,11 +1,11 @@
 //! How much may be taken from the device beside what others need of it.
 
-use super::Supply;
 use super::calls::check_free;
+use super::device_backing::DeviceBacking;
 use crate::base::error::Result;
 use std::sync::atomic::Ordering::Relaxed;
 
-impl Supply {
+impl DeviceBacking {
     /// [B] that the device says it has left, without what is left to others; `None` if it does not say.
     pub(crate) fn memory_free(&self) -> Result<Option<u64>> {
         let told = self.call()?.device.memory_info()?.known();

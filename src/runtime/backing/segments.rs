@@ -7,10 +7,11 @@
 //! compared with the call to the device.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::system::Mutex;
+use crate::base::sync::system::{Mutex, lock};
 use crate::fail;
 use crate::locks;
-use crate::runtime::{lock, numbers, reentry};
+use crate::runtime::entry::reentry;
+use crate::runtime::watch::numbers;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -1,12 +1,13 @@
 //! The device's own streams; and whether one has work, asked for those that are shown memory (`tools/`).
 
-use super::Supply;
+use super::device_backing::DeviceBacking;
 use crate::base::error::Code;
+use crate::base::sync::system::lock;
 use crate::core::{EVERY, Order};
 use crate::device::StreamId;
-use crate::runtime::{lock, reentry};
+use crate::runtime::entry::reentry;
 
-impl Supply {
+impl DeviceBacking {
     pub(crate) fn add_stream(&self, stream: StreamId) {
         lock(&self.streams).insert(stream);
     }

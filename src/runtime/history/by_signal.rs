@@ -1,38 +1,38 @@
-//! Histories that somebody outside the program begins and ends, by a signal that the program, or who set its environment,
-//! has chosen.
+//! Histories that a signal starts and stops, chosen by the program or by its environment.
 //!
-//! The signal's handler only rings (`base/signals.rs`). A thread that is started for it hears that and does the rest, as any
-//! thread of the program could.
+//! The signal handler only wakes a thread (`base/signals.rs`), which starts and stops the histories as any thread of the
+//! program could.
 
-use super::HistoryOptions;
+use super::options::HistoryOptions;
 use crate::base::error::{Code, Error, Result};
 use crate::base::signals::{self, Bell};
-use crate::base::sync::system::Mutex;
+use crate::base::sync::system::{Mutex, lock};
 use crate::base::{fork, loaded};
 use crate::locks;
-use crate::runtime::{check_fork, lock, table};
+use crate::runtime::device::table;
+use crate::runtime::entry::fork::check as check_fork;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What the signal is to do.
+/// What the signal does.
 struct Plan {
     signal: i32,
     options: HistoryOptions,
-    /// How many times it has begun histories.
+    /// How many times it has started histories.
     count: u64,
-    /// The devices that have one of it.
+    /// The devices whose history it has started.
     begun: Vec<u32>,
 }
 
 static PLAN: Mutex<Option<Plan>> = Mutex::new(None);
-/// Whose turn it is to change who listens to what; in which process, counted in forks from 1, there is a thread.
+/// Held while the signal changes. The value says in which process the thread runs, counted in forks from 1; 0: in none.
 static TURN: Mutex<u64, locks::SignalTurn> = Mutex::new(0);
 
-/// In which process somebody has chosen a signal, or none; counted in forks from 1. What the environment asks for is done
-/// once, and never over the program's own choice.
+/// In which process the program has chosen a signal, or that there is none; counted in forks from 1. The environment's
+/// choice applies once, and never overrides the program's.
 static CHOSEN: AtomicU64 = AtomicU64::new(0);
 
-/// What the environment asks for, as the first device is opened.
+/// Applies the environment's choice, when the first device is opened.
 pub(super) fn wished(signal: i32, options: &HistoryOptions) -> Result<()> {
     match CHOSEN.load(Relaxed) == fork::count() + 1 {
         true => Ok(()),
@@ -79,7 +79,7 @@ pub(super) fn signal_of(text: &str) -> Option<i32> {
     known.iter().find(|k| k.0 == name).map(|k| k.1).or_else(|| text.parse().ok().filter(|&n| n > 0))
 }
 
-/// Starts the thread that hears the signal.
+/// Starts the thread that the signal wakes.
 fn listen() -> Result<()> {
     let bell = Bell::hang()?;
     loaded::keep();
@@ -95,7 +95,8 @@ fn listen() -> Result<()> {
     Ok(())
 }
 
-/// Ends what an earlier signal has begun, else begins. Nobody is there to be told of what fails.
+/// Stops the histories that an earlier signal has started; if there are none, starts one on each device. Errors are
+/// dropped, since there is no caller.
 fn turn_over() {
     let Some((options, begun)) = lock(&PLAN).as_mut().map(|p| {
         let begun = std::mem::take(&mut p.begun);

@@ -4,9 +4,9 @@ use crate::base::error::{Code, Result};
 use crate::core::{Config, Freed, GRANULE, Got, Heap, Layout, Outside, Pond, Pool, PoolId, PoolRef, Stats};
 use crate::device::{Device, Mapping, StreamId};
 use crate::fail;
-use crate::runtime::backing::{Places, Supply};
-use crate::runtime::observe::Observers;
-use crate::runtime::usage::Usage;
+use crate::runtime::backing::{DeviceBacking, Places};
+use crate::runtime::entry::usage::Usage;
+use crate::runtime::watch::observe::Observers;
 use std::sync::{Arc, OnceLock};
 
 /// [B] more than any device has: a plugin that reports more does not report a size.
@@ -26,7 +26,7 @@ pub(crate) trait Whole: Sync {
 pub(crate) struct Pooled {
     pub(in crate::runtime) pond: Pond,
     pub(super) device: Arc<dyn Device>,
-    pub(super) supply: Arc<Supply>,
+    pub(super) supply: Arc<DeviceBacking>,
     pub(super) places: Arc<Places>,
     pub(super) maps: bool,
     pub(crate) observers: Arc<Observers>,
@@ -50,6 +50,8 @@ pub(crate) enum Given {
 pub(crate) enum Block {
     /// The block at this address.
     At(u64),
+    /// The block at this address, which is at this offset.
+    Found { addr: u64, offset: u64 },
     /// The block at this offset, which the first step has missed: `heap` is what [`Pond::free_quick`] said.
     Missed { offset: u64, heap: Option<&'static Heap> },
 }
@@ -72,12 +74,12 @@ pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config>
         realloc: sizes.realloc,
         mapping: device.mapping().is_some() && expandable,
         numbers: 0,
-        growing: device.segments_grow(),
+        growing: device.facts().segments_grow,
         window: Pond::WINDOW,
         tie: 0,
         tie_growth: 0,
         most_pieces: u64::MAX,
-        most_blocks: device.most_blocks(),
+        most_blocks: device.facts().most_blocks,
     };
     if device.mapping().is_some() && !expandable {
         config.init_alloc = config.init_alloc.min(SEGMENT);
@@ -136,7 +138,8 @@ impl Pooled {
         if let Some(mapping) = device.mapping().filter(|_| maps) {
             reserve(mapping, &mut config, &places)?;
         }
-        let supply = Arc::new(Supply::new(device.clone(), usage, observers.clone(), places.clone(), maps));
+        let supply =
+            Arc::new(DeviceBacking::new(device.clone(), usage, observers.clone(), places.clone(), maps));
         match Pond::new(config, supply.clone()) {
             Ok(pond) => Ok(Pooled { pond, device, supply, places, observers, maps, whole: OnceLock::new() }),
             Err(e) => {
@@ -202,15 +205,21 @@ impl Pooled {
 
     /// A free: all other steps where the first has missed, else all.
     pub(super) fn free(&self, block: Block, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
-        let addr = match block {
-            Block::At(addr) => addr,
+        let offset = match block {
+            Block::At(addr) => match self.places.offset(addr) {
+                Some(offset) => offset,
+                None if addr == 0 => return Ok(()),
+                None => return unknown(addr),
+            },
+            Block::Found { offset, .. } => offset,
             Block::Missed { offset, heap } => return self.pond.free_from(offset, stream, size, heap),
         };
-        match self.places.offset(addr) {
-            Some(offset) => self.pond.free(offset, stream, size),
-            None if addr == 0 => Ok(()),
-            None => unknown(addr),
-        }
+        self.pond.free(offset, stream, size)
+    }
+
+    /// All steps of a free that names no stream.
+    pub(super) fn free_at(&self, offset: u64, size: Option<u64>) -> Result<()> {
+        self.pond.free(offset, None, size)
     }
 
     /// A request of 0 bytes: allocates nothing, but its arguments must be right.

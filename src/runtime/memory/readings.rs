@@ -1,8 +1,7 @@
 //! What the statistics in full remember from one reading to the next.
 
-use crate::base::sync::system::Mutex;
+use crate::base::sync::system::{Mutex, lock};
 use crate::core::{Flow, MemoryStats, PoolId, Split};
-use crate::runtime::lock;
 use std::collections::BTreeMap;
 
 /// See the head of this file; of the device (`None`) and of pools.

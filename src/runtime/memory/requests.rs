@@ -1,21 +1,21 @@
 //! Requests and frees of one device, except those that the first step of `ladder.rs` serves for callers that name a
 //! pool by a number.
 //!
-//! Every other request goes through [`Memory::alloc_with`] and every other free through [`Memory::free_block`]. Code
+//! Every other request goes through [`Request::attempt`] and every other free through [`Memory::free_block`]. Code
 //! that has to see all requests hooks in there, and keeps the pools concerned out of `handle_cache` meanwhile, so that
 //! the first step serves none of them: that is done for the default pool while there are scopes, and for all pools
 //! while a tag is in force.
 
-use super::pooled::{Block, Whole};
-use super::state::{How, Marks, Memory};
+use super::marks::Mark;
+use super::pooled::{Block, Pooled, Whole, unknown};
+use super::state::{How, Memory};
 use crate::base::error::{Code, Error, Result};
 use crate::core::{GRANULE, Heap, PoolId, PoolRef, UNORDERED};
 use crate::device::StreamId;
 use crate::fail;
-use crate::runtime::explain::Asked;
-use crate::runtime::tags;
-use crate::runtime::tools::nvtx;
-use std::sync::atomic::Ordering::Relaxed;
+use crate::runtime::entry::tags;
+use crate::runtime::nvtx;
+use crate::runtime::oom::explain::Asked;
 
 impl Whole for Memory {
     fn free_with_all_steps(&self, block: Block, stream: StreamId) -> Result<()> {
@@ -23,16 +23,54 @@ impl Whole for Memory {
     }
 }
 
+/// A request, as it was made.
+#[derive(Clone, Copy)]
+pub(super) struct Request {
+    pub asked: Asked,
+    /// The address is to be a multiple of this.
+    pub align: u64,
+}
+
+impl Block {
+    /// The address and the offset of the block, of which one is looked up. `UnknownPointer` for an address that is none of
+    /// the memory's.
+    pub(super) fn located(&self, p: &Pooled) -> Result<(u64, u64)> {
+        match *self {
+            Block::At(addr) => {
+                p.places.offset(addr).map_or_else(|| unknown(addr), |offset| Ok((addr, offset)))
+            }
+            Block::Found { addr, offset } => Ok((addr, offset)),
+            Block::Missed { offset, .. } => Ok((p.places.address(offset)?, offset)),
+        }
+    }
+}
+
 impl Memory {
+    /// [`free`](Self::free) without a stream, if the address is in memory that this one has now, in a block or not.
+    #[inline]
+    pub(crate) fn free_own(&self, addr: u64, size: Option<u64>) -> Option<Result<()>> {
+        let block = match &self.how {
+            How::Pooled(p) => {
+                let offset = p.places.offset(addr)?;
+                if !self.marks.any() {
+                    return Some(p.free_at(offset, size));
+                }
+                Block::Found { addr, offset }
+            }
+            How::Unpooled(u) => u.block(addr).ok().map(|_| Block::At(addr))?,
+        };
+        Some(self.free_block(block, None, size))
+    }
+
     /// Allocates memory for work queued on `stream` from now on. 0 bytes give address 0.
     #[inline]
     pub fn alloc(&self, pool: PoolId, stream: StreamId, bytes: u64) -> Result<u64> {
-        self.alloc_for(pool, Some(stream), bytes, 1)
+        Request::new(pool, Some(stream), bytes, 1).serve(self)
     }
 
     /// Allocates memory that every stream and the host may use at once. 0 bytes give address 0.
     pub fn alloc_unordered(&self, pool: PoolId, bytes: u64) -> Result<u64> {
-        self.alloc_for(pool, None, bytes, 1)
+        Request::new(pool, None, bytes, 1).serve(self)
     }
 
     /// Allocates memory, on a stream or usable at once, at an address that is a multiple of `align` bytes, a power of two
@@ -47,61 +85,12 @@ impl Memory {
         if !align.is_power_of_two() || align > GRANULE {
             fail!(Code::InvalidArgument, "an alignment is a power of two up to {GRANULE}, not {align}");
         }
-        let addr = self.alloc_for(pool, stream, bytes, align)?;
+        let addr = Request::new(pool, stream, bytes, align).serve(self)?;
         if addr & (align - 1) != 0 {
             self.free_for_good(addr);
             fail!(Code::Unsupported, "the device gives no block of {bytes} bytes at a multiple of {align}");
         }
         Ok(addr)
-    }
-
-    fn alloc_for(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64, align: u64) -> Result<u64> {
-        // Relaxed: as in `open`.
-        if self.marks.load(Relaxed) & Marks::TIMED.bits() != 0 {
-            return self.alloc_timed(pool, stream, bytes, align);
-        }
-        self.alloc_untimed(pool, stream, bytes, align)
-    }
-
-    #[inline]
-    pub(super) fn alloc_untimed(
-        &self,
-        pool: PoolId,
-        stream: Option<StreamId>,
-        bytes: u64,
-        align: u64,
-    ) -> Result<u64> {
-        self.released.check(pool)?;
-        let pool = self.route(pool);
-        let got = self.alloc_with(pool, stream, bytes, || {
-            // Relaxed: as in `open`.
-            if self.marks.load(Relaxed) != 0 {
-                return self.alloc_marked(pool, stream, bytes, align);
-            }
-            Self::alloc_in(&self.how, pool, stream, bytes, align)
-        });
-        if let (Ok(addr @ 1..), true) = (&got, self.hooks.any()) {
-            self.hook_alloc(*addr);
-        }
-        got
-    }
-
-    #[inline]
-    pub(super) fn alloc_in(
-        how: &How,
-        pool: PoolId,
-        stream: Option<StreamId>,
-        bytes: u64,
-        align: u64,
-    ) -> Result<u64> {
-        match how {
-            How::Pooled(p) if bytes == 0 => p.nothing(pool, stream),
-            How::Pooled(p) => p.alloc(pool, stream.unwrap_or(UNORDERED), bytes, align),
-            How::Unpooled(u) => match stream {
-                Some(s) => u.alloc(pool, s, bytes),
-                None => u.alloc_unordered(pool, bytes),
-            },
-        }
     }
 
     /// [`alloc`](Self::alloc) on a pooled device after the first step of the ladder has missed. `heap` is what that
@@ -115,7 +104,7 @@ impl Memory {
         leave: impl Fn() -> Result<()>,
     ) -> Result<u64> {
         let mut first = Some(heap);
-        self.alloc_with(pool.id, Some(stream), bytes, || match first.take() {
+        Request::new(pool.id, Some(stream), bytes, 1).attempt(self, || match first.take() {
             Some(heap) => self.pooled()?.alloc_from(pool, stream, bytes, heap, &leave),
             // Out-of-memory callbacks may have ended the pool, and its place may be another one's by now.
             None => {
@@ -123,38 +112,6 @@ impl Memory {
                 self.pooled()?.alloc(pool.id, stream, bytes, 1)
             }
         })
-    }
-
-    /// Every request that the first step does not serve: one attempt, and others as long as out-of-memory callbacks free
-    /// something.
-    #[inline]
-    fn alloc_with(
-        &self,
-        pool: PoolId,
-        stream: Option<StreamId>,
-        bytes: u64,
-        mut attempt: impl FnMut() -> Result<u64>,
-    ) -> Result<u64> {
-        let asked = Asked { pool, stream, bytes };
-        let mut explained = || attempt().map_err(|e| self.explained(asked, e));
-        let got = explained().or_else(|e| self.rescue.retry(e, || self.live_and_freed(), explained));
-        if let (Ok(addr), true) = (&got, tags::any()) {
-            self.tag(*addr);
-        }
-        got.inspect_err(|e| self.count_failure(pool, stream, bytes, e))
-    }
-
-    /// Counts a request that has failed for good.
-    #[cold]
-    fn count_failure(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64, e: &Error) {
-        if e.code() == Code::OutOfMemory {
-            self.tell_failure(pool, stream, bytes);
-            nvtx::mark(c"out of memory", bytes);
-            match &self.how {
-                How::Pooled(p) => p.pond.count_out_of_memory(pool, stream),
-                How::Unpooled(u) => u.count_out_of_memory(pool),
-            }
-        }
     }
 
     /// Frees the block that starts at `addr`; work queued so far may still use it. With `stream`, reuse also waits for
@@ -167,16 +124,15 @@ impl Memory {
     /// Every free that the first step does not serve.
     #[inline]
     pub(crate) fn free_block(&self, block: Block, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
-        // Relaxed: as in `open`.
-        if self.marks.load(Relaxed) != 0 {
-            if self.hooks.any() {
-                return self.free_hooked(block, size, || self.free_marked(block, stream, size));
+        if self.marks.any() {
+            if self.hooks().any() {
+                return self.hooks().free(block, size, |block| block.free_marked(self, stream, size));
             }
-            return self.free_marked(block, stream, size);
+            return block.free_marked(self, stream, size);
         }
         match (&self.how, block) {
             (How::Pooled(p), block) => p.free(block, stream, size),
-            (How::Unpooled(u), Block::At(addr)) => u.free(addr, stream, size),
+            (How::Unpooled(u), Block::At(addr) | Block::Found { addr, .. }) => u.free(addr, stream, size),
             (How::Unpooled(_), Block::Missed { .. }) => self.pooled().map(drop),
         }
     }
@@ -186,7 +142,7 @@ impl Memory {
     pub fn free_for_good(&self, addr: u64) {
         self.deferred.free(addr, |a| self.free(a, None, None));
         if self.deferred.any() {
-            self.marks.fetch_or(Marks::DEFERRED.bits(), Relaxed);
+            self.marks.set(Mark::Deferred);
         }
     }
 
@@ -195,9 +151,80 @@ impl Memory {
         if !self.deferred.any() {
             return;
         }
-        self.marks.fetch_and(!Marks::DEFERRED.bits(), Relaxed); // else the frees below would call this function again
+        self.marks.clear(Mark::Deferred); // else the frees below would call this function again
         if !self.deferred.settle(|a| self.free(a, None, None)) {
-            self.marks.fetch_or(Marks::DEFERRED.bits(), Relaxed);
+            self.marks.set(Mark::Deferred);
+        }
+    }
+}
+
+impl Request {
+    #[inline(always)]
+    fn new(pool: PoolId, stream: Option<StreamId>, bytes: u64, align: u64) -> Request {
+        Request { asked: Asked { pool, stream, bytes }, align }
+    }
+
+    #[inline]
+    fn serve(self, memory: &Memory) -> Result<u64> {
+        if memory.marks.has(Mark::Timed) {
+            return self.serve_timed(memory);
+        }
+        self.serve_untimed(memory)
+    }
+
+    #[inline]
+    pub(super) fn serve_untimed(mut self, memory: &Memory) -> Result<u64> {
+        memory.released.check(self.asked.pool)?;
+        if self.asked.pool == PoolId::DEFAULT && memory.scopes.any() {
+            self.asked.pool = memory.scopes.route();
+        }
+        let got = self.attempt(memory, || match memory.marks.any() {
+            true => self.serve_marked(memory),
+            false => self.serve_by(&memory.how),
+        });
+        if let (Ok(addr @ 1..), true) = (&got, memory.hooks().any()) {
+            memory.hooks().allocated(*addr);
+        }
+        got
+    }
+
+    /// One attempt.
+    #[inline]
+    pub(super) fn serve_by(self, how: &How) -> Result<u64> {
+        let Asked { pool, stream, bytes } = self.asked;
+        match how {
+            How::Pooled(p) if bytes == 0 => p.nothing(pool, stream),
+            How::Pooled(p) => p.alloc(pool, stream.unwrap_or(UNORDERED), bytes, self.align),
+            How::Unpooled(u) => match stream {
+                Some(s) => u.alloc(pool, s, bytes),
+                None => u.alloc_unordered(pool, bytes),
+            },
+        }
+    }
+
+    /// Every request that the first step does not serve: one attempt, and others as long as out-of-memory callbacks free
+    /// something.
+    #[inline]
+    fn attempt(self, memory: &Memory, mut attempt: impl FnMut() -> Result<u64>) -> Result<u64> {
+        let mut explained = || attempt().map_err(|e| self.explained(memory, e));
+        let got = explained().or_else(|e| memory.rescue.retry(e, || memory.how.live_and_freed(), explained));
+        if let (Ok(addr), true) = (&got, tags::any()) {
+            memory.how.tag(*addr);
+        }
+        got.inspect_err(|e| self.count_failure(memory, e))
+    }
+
+    /// Counts a request that has failed for good.
+    #[cold]
+    fn count_failure(self, memory: &Memory, e: &Error) {
+        let Asked { pool, stream, bytes } = self.asked;
+        if e.code() == Code::OutOfMemory {
+            memory.watchers().failed(&self.asked);
+            nvtx::mark(c"out of memory", bytes);
+            match &memory.how {
+                How::Pooled(p) => p.pond.count_out_of_memory(pool, stream),
+                How::Unpooled(u) => u.count_out_of_memory(pool),
+            }
         }
     }
 }

@@ -1,88 +1,35 @@
 //! The settings of a device's memory, from options and a limit, and how they configure its pond.
 
-use super::readings::Readings;
-use super::state::{How, Memory, Released, Requested, Settings};
+use super::state::{How, Memory, Requested};
 use crate::base::clock;
-use crate::base::error::{Code, Error, Result};
-use crate::base::sync::system::Mutex;
+use crate::base::error::Result;
+use crate::base::sync::system::lock;
 use crate::core::Tuning;
-use crate::device::{Device, MemoryInfo, Sharing};
-use crate::runtime::deferred::DeferredFrees;
-use crate::runtime::hooks::Hooks;
-use crate::runtime::lock;
-use crate::runtime::observe::Observers;
-use crate::runtime::options::{Backend, ExportHandle, Key, Options, Source, Strictness, Value, parse};
-use crate::runtime::rescue::Rescue;
-use crate::runtime::unpooled::Unpooled;
-use crate::runtime::usage::Usage;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU8;
+use crate::device::{Device, Sharing};
+use crate::runtime::options::{ExportHandle, Key, Options, Source, Strictness, parse};
 
 /// Makes granules from now on shareable as the options demand.
-fn make_for_fabric(device: &dyn Device, options: &Options) {
+pub(super) fn make_for_fabric(device: &dyn Device, options: &Options) {
     if let Some(fabric) = device.sharing().and_then(Sharing::fabric) {
         fabric.make(options.export_handle() != ExportHandle::PosixFd);
     }
 }
 
-impl Memory {
-    /// The memory of `device` with these options. `Unsupported` for a backend that the device does not have.
-    pub(crate) fn with_options(
-        device: Arc<dyn Device>,
-        usage: Arc<Usage>,
-        mut options: Options,
-    ) -> Result<Memory> {
-        if options.backend() == Backend::Driver && device.driver_pool().is_none() {
-            if !options.backend_is_wish {
-                return Err(Error::new(
-                    Code::Unsupported,
-                    "backend is cudaMallocAsync, but the driver of this device has no memory pool; it can be native or \
-                     none",
-                ));
-            }
-            options.settle(Key::Backend, Value::Backend(Backend::Native));
-        }
-        // Before any memory is created.
-        make_for_fabric(&*device, &options);
-        let observers = Arc::<Observers>::default();
-        let how = match options.backend() {
-            Backend::None => {
-                How::Unpooled(Box::new(Unpooled::new(device.clone(), usage, observers.clone(), false)?))
-            }
-            Backend::Driver => {
-                How::Unpooled(Box::new(Unpooled::new(device.clone(), usage, observers.clone(), true)?))
-            }
-            Backend::Native => Self::pool(&device, &usage, &observers, options.on(Key::ExpandableSegments))?,
-        };
-        // From here on the options say what is in effect, not what was asked for.
-        let maps = matches!(&how, How::Pooled(p) if p.maps);
-        options.settle(Key::ExpandableSegments, Value::Switch(maps));
-        if matches!(how, How::Unpooled(_)) && options.backend() == Backend::Native {
-            options.settle(Key::Backend, Value::Backend(Backend::None));
-        }
-        // For a device that does not report its memory, the maximum that it would give.
-        let told = device.memory_info().ok().and_then(MemoryInfo::known);
-        let total = told.map_or(device.sizes().max_alloc, |m| m.total);
-        let settings = Settings { total, requested: Mutex::new(Requested { options, limit: 0 }) };
-        let memory = Memory {
-            how,
-            rescue: Rescue::default(),
-            scopes: Arc::default(),
-            released: Released::default(),
-            marks: AtomicU8::new(0),
-            deferred: DeferredFrees::default(),
-            observers,
-            hooks: Hooks::default(),
-            settings,
-            readings: Readings::default(),
-        };
-        memory.act_on(&lock(&memory.settings.requested));
-        Ok(memory)
-    }
+/// The settings of one device's memory. Get it with [`Memory::settings`].
+#[derive(Clone, Copy)]
+pub struct MemorySettings<'a>(pub(super) &'a Memory);
 
+impl Memory {
+    /// The settings.
+    pub fn settings(&self) -> MemorySettings<'_> {
+        MemorySettings(self)
+    }
+}
+
+impl MemorySettings<'_> {
     /// Makes the memory behave as the settings say.
-    fn act_on(&self, s: &Requested) {
-        let (o, total) = (&s.options, self.settings.total);
+    pub(super) fn act_on(&self, s: &Requested) {
+        let (o, total) = (&s.options, self.0.settings.total);
         let fraction = o.fraction(Key::PerProcessMemoryFraction);
         // 0 means no limit below; a device of which nothing may be used has a limit of one byte.
         let share = if fraction < 1.0 { ((total as f64 * fraction) as u64).max(1) } else { u64::MAX };
@@ -90,12 +37,12 @@ impl Memory {
         let limit = if most == u64::MAX { 0 } else { most };
         let careful = o.on(Key::ThrowOnCudamallocOom);
         self.time_calls(o.on(Key::LatencyHistograms));
-        match &self.how {
+        match &self.0.how {
             How::Pooled(p) => {
                 let threshold = o.fraction(Key::GarbageCollectionThreshold);
                 p.pond.set_limit(limit);
                 p.supply.set_careful(careful);
-                p.supply.set_headroom(o.bytes(Key::HeadroomMb).unwrap_or_else(|| p.device.headroom()));
+                p.supply.set_headroom(o.bytes(Key::HeadroomMb).unwrap_or_else(|| p.device.facts().headroom));
                 make_for_fabric(&*p.device, o);
                 p.pond.tune(Tuning {
                     max_split: o.bytes(Key::MaxSplitSizeMb).unwrap_or(0),
@@ -118,31 +65,39 @@ impl Memory {
     /// for all memory again: there it is by default a 32nd of the device, and 2 GiB at most.
     pub(super) fn empty_cache_floor(&self) -> u64 {
         const MOST: u64 = 2 << 30;
-        let s = lock(&self.settings.requested);
-        let usual = if s.options.pytorch { (self.settings.total / 32).min(MOST) } else { 0 };
+        let s = lock(&self.0.settings.requested);
+        let usual = if s.options.pytorch { (self.0.settings.total / 32).min(MOST) } else { 0 };
         s.options.bytes(Key::EmptyCacheFloorMb).unwrap_or(usual)
     }
 
     /// How blocks are exported.
     pub(super) fn export_handle(&self) -> ExportHandle {
-        lock(&self.settings.requested).options.export_handle()
+        lock(&self.0.settings.requested).options.export_handle()
+    }
+
+    /// \[B\] of each block's charge that the device has for itself.
+    pub(crate) fn padding(&self) -> u64 {
+        match &self.0.how {
+            How::Pooled(p) => p.pond.special().padding(),
+            How::Unpooled(u) => u.padding(),
+        }
     }
 
     /// The options as they are now.
     pub(crate) fn options(&self) -> Options {
-        lock(&self.settings.requested).options.clone()
+        lock(&self.0.settings.requested).options.clone()
     }
 
     /// Changes options, all or none; see `docs/options.md`. `InvalidArgument` for a malformed text, `Busy` for an
     /// option that an open device cannot change. Returns the resulting options.
     pub(crate) fn set_options(&self, text: &str) -> Result<Options> {
-        self.open()?;
+        self.0.open()?;
         let patch = parse(text, "options", Strictness::Exact)?;
         if patch.iter().any(|(key, _)| *key == Key::LatencyHistograms) {
             clock::rate(); // may sleep, at the first time, which nobody should wait for with the lock
         }
-        let mut s = lock(&self.settings.requested);
-        self.open()?; // the end of the device switches off under this lock what this may switch on
+        let mut s = lock(&self.0.settings.requested);
+        self.0.open()?; // the end of the device switches off under this lock what this may switch on
         let mut options = s.options.clone();
         options.apply(&patch, Source::Program);
         s.options.check_change(&options)?;
@@ -153,8 +108,8 @@ impl Memory {
 
     /// Limits what the device reserves from now on, in addition to `per_process_memory_fraction`; 0 means no limit.
     pub fn set_limit(&self, bytes: u64) -> Result<()> {
-        self.open()?;
-        let mut s = lock(&self.settings.requested);
+        self.0.open()?;
+        let mut s = lock(&self.0.settings.requested);
         s.limit = bytes;
         self.act_on(&s);
         Ok(())
@@ -165,9 +120,10 @@ impl Memory {
     pub fn set_budget(&self, bytes: u64) -> Result<u64> {
         self.set_limit(bytes)?;
         if bytes == 0 {
+            self.0.pools().end_released();
             return Ok(0);
         }
-        self.trim_to(None, bytes)?;
-        Ok(self.stats().reserved.current.saturating_sub(bytes))
+        self.0.trim_to(None, bytes)?;
+        Ok(self.0.stats().reserved.current.saturating_sub(bytes))
     }
 }

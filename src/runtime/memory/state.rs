@@ -1,22 +1,22 @@
 //! What the memory of one device consists of, and whether it is open.
 
+use super::marks::{Mark, Marks};
 use super::pooled::Pooled;
 use super::readings::Readings;
+use super::released::Released;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
 use crate::core::{Pool, PoolId};
 use crate::locks;
-use crate::runtime::deferred::DeferredFrees;
-use crate::runtime::hooks::Hooks;
-use crate::runtime::lock;
-use crate::runtime::observe::Observers;
+use crate::runtime::memory::deferred::DeferredFrees;
+use crate::runtime::memory::scope::Scopes;
+use crate::runtime::oom::rescue::Rescue;
 use crate::runtime::options::Options;
-use crate::runtime::rescue::Rescue;
-use crate::runtime::scope::Scopes;
 use crate::runtime::unpooled::Unpooled;
-use std::collections::BTreeSet;
+use crate::runtime::watch::hooks::Hooks;
+use crate::runtime::watch::observe::Observers;
+use crate::runtime::watch::pool_names::PoolNames;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
 /// The memory of one device. All methods may be called from any thread.
 pub struct Memory {
@@ -24,70 +24,14 @@ pub struct Memory {
     pub(super) rescue: Rescue,
     pub(super) scopes: Arc<Scopes>,
     pub(super) released: Released,
-    /// [`Marks`]; usually 0.
-    pub(super) marks: AtomicU8,
+    /// What a call must handle first; usually nothing.
+    pub(super) marks: Marks,
     pub(super) deferred: DeferredFrees,
     pub(super) observers: Arc<Observers>,
     pub(super) hooks: Hooks,
     pub(super) settings: Settings,
     pub(super) readings: Readings,
-}
-
-bitflags::bitflags! {
-    /// What a call must handle first.
-    pub(super) struct Marks: u8 {
-        /// The device has ended.
-        const CLOSED = 1;
-        /// There are deferred frees.
-        const DEFERRED = 2;
-        /// Somebody watches.
-        const WATCHED = 4;
-        /// Calls are timed.
-        const TIMED = 8;
-        /// There are hooks.
-        const HOOKED = 16;
-    }
-}
-
-pub(super) enum How {
-    Pooled(Box<Pooled>),
-    Unpooled(Box<Unpooled>),
-}
-
-/// The released pools of one device that have not ended.
-#[derive(Default)]
-pub(super) struct Released {
-    /// Whether there are any. Never out of date for the thread that released one.
-    pub any: AtomicBool,
-    pub pools: Mutex<BTreeSet<PoolId>>,
-}
-
-impl Released {
-    pub(super) fn add(&self, pool: PoolId) {
-        let mut pools = lock(&self.pools);
-        pools.insert(pool);
-        self.any.store(true, Relaxed);
-    }
-
-    pub(super) fn remove(&self, pool: PoolId) {
-        let mut pools = lock(&self.pools);
-        pools.remove(&pool);
-        self.any.store(!pools.is_empty(), Relaxed);
-    }
-
-    /// Fails for a pool that was released.
-    #[inline]
-    pub(super) fn check(&self, pool: PoolId) -> Result<()> {
-        if self.any.load(Relaxed) { self.check_listed(pool) } else { Ok(()) }
-    }
-
-    #[cold]
-    fn check_listed(&self, pool: PoolId) -> Result<()> {
-        if lock(&self.pools).contains(&pool) {
-            return Err(Error::new(Code::NotPermitted, "the pool was released: it takes no more requests"));
-        }
-        Ok(())
-    }
+    pub(super) names: Arc<PoolNames>,
 }
 
 /// The settings of one device's memory.
@@ -101,6 +45,12 @@ pub(super) struct Requested {
     pub limit: u64, // [B] of `set_limit`; 0: none
 }
 
+/// What serves requests.
+pub(super) enum How {
+    Pooled(Box<Pooled>),
+    Unpooled(Box<Unpooled>),
+}
+
 #[cold]
 #[inline(never)]
 pub(super) fn ended<T>() -> Result<T> {
@@ -110,33 +60,18 @@ pub(super) fn ended<T>() -> Result<T> {
 impl Memory {
     #[inline]
     pub(super) fn open(&self) -> Result<&How> {
-        // Relaxed: calls that race with the end of the device may come before it.
-        if self.marks.load(Relaxed) == 0 { Ok(&self.how) } else { self.open_marked() }
+        if !self.marks.any() { Ok(&self.how) } else { self.open_marked() }
     }
 
     #[cold]
     #[inline(never)]
     pub(super) fn open_marked(&self) -> Result<&How> {
-        if self.is_closed() {
+        if self.marks.has(Mark::Closed) {
             return ended();
         }
-        self.marks.fetch_and(!Marks::DEFERRED.bits(), Relaxed); // set again if any frees are left
+        self.marks.clear(Mark::Deferred); // set again if any frees are left
         self.free_deferred();
         Ok(&self.how)
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.marks.load(Relaxed) & Marks::CLOSED.bits() != 0
-    }
-
-    /// Whether any thread has an open scope on this device, so that the default pool differs between threads.
-    pub(crate) fn has_scopes(&self) -> bool {
-        self.scopes.any()
-    }
-
-    /// Whether the pool was released, and has not ended.
-    pub(crate) fn is_released(&self, pool: PoolId) -> bool {
-        self.released.check(pool).is_err()
     }
 
     pub(super) fn pooled(&self) -> Result<&Pooled> {

@@ -1,8 +1,11 @@
 //! The statistics in full: of a device, its pools and its streams.
 
-use super::{How, Memory};
+use super::state::{How, Memory};
 use crate::base::error::Result;
-use crate::core::{BlockState, BlockStates, Flow, MemoryStats, PoolId, Split, Stats};
+use crate::base::histogram::Durations;
+use crate::core::{BlockState, BlockStates, Flow, Layout, MemoryStats, PoolId, Split, Stats, TagStats};
+use crate::runtime::entry::tags::Tag;
+use crate::runtime::watch::latency::Latency;
 use std::collections::BTreeMap;
 
 /// What a stream has of a device, or of one of its pools.
@@ -49,17 +52,28 @@ fn unpooled(s: &Stats) -> MemoryStats {
     }
 }
 
+/// The statistics of a device's memory, beyond its account. Get it with [`Memory::statistics`].
+#[derive(Clone, Copy)]
+pub struct MemoryStatistics<'a>(&'a Memory);
+
 impl Memory {
+    /// The statistics, beyond the account.
+    pub fn statistics(&self) -> MemoryStatistics<'_> {
+        MemoryStatistics(self)
+    }
+}
+
+impl MemoryStatistics<'_> {
     /// The statistics in full, of the device or of one of its pools. The device is asked how much it has.
-    pub fn memory_stats(&self, pool: Option<PoolId>) -> Result<MemoryStats> {
-        Ok(self.readings.enter(pool, self.read(pool)?))
+    pub fn full(&self, pool: Option<PoolId>) -> Result<MemoryStats> {
+        Ok(self.0.readings.enter(pool, self.read(pool)?))
     }
 
     fn read(&self, pool: Option<PoolId>) -> Result<MemoryStats> {
-        let how = self.open()?;
-        self.free_deferred();
+        let how = self.0.open()?;
+        self.0.free_deferred();
         // A device that cannot tell has what the limits say.
-        let free = || self.supply().memory_free().ok().flatten().unwrap_or(u64::MAX);
+        let free = || self.0.backing().memory_free().ok().flatten().unwrap_or(u64::MAX);
         match how {
             How::Pooled(p) => {
                 let mut m = p.pond.statistics().full(pool, free())?;
@@ -81,27 +95,78 @@ impl Memory {
     }
 
     /// All that was ever allocated, freed or counted so far is not told any more by
-    /// [`memory_stats`](Self::memory_stats): `allocated`, `freed` and the `num_` counters start again from 0. The
-    /// totals of [`stats`](Self::stats) stay.
+    /// [`full`](Self::full): `allocated`, `freed` and the `num_` counters start again from 0. The
+    /// totals of [`Memory::stats`] stay.
     pub fn reset_accumulated(&self, pool: Option<PoolId>) -> Result<()> {
         let now = self.read(pool)?;
-        self.readings.reset_accumulated(pool, now);
+        self.0.readings.reset_accumulated(pool, now);
         Ok(())
     }
 
-    /// All pools that there are, by number; the default one is the first.
-    pub fn pools(&self) -> Vec<PoolId> {
-        match &self.how {
-            How::Pooled(p) => p.pond.statistics().pools(),
-            How::Unpooled(u) => u.pools(),
+    /// Every block and the account, as they are at one moment: see [`DeviceState::snapshot`].
+    ///
+    /// [`DeviceState::snapshot`]: crate::runtime::DeviceState::snapshot
+    pub(crate) fn layout(&self) -> Result<Layout> {
+        self.0.free_deferred();
+        match self.0.open()? {
+            How::Pooled(p) => p.layout(),
+            How::Unpooled(u) => u.layout(),
         }
     }
 
+    /// The peaks of the device's account start again from the current values.
+    pub fn reset_peaks(&self) {
+        self.0.readings.reset_peaks(None);
+        match &self.0.how {
+            How::Pooled(p) => {
+                let _ = p.pond.reset_peaks(None); // cannot fail without a pool
+            }
+            How::Unpooled(u) => u.reset_peaks(),
+        }
+    }
+
+    /// What the blocks of each tag have that was ever used here, by its number.
+    pub fn by_tag(&self) -> Result<Vec<(Tag, TagStats)>> {
+        let all = match self.0.open()? {
+            How::Pooled(p) => p.pond.tags().stats(),
+            How::Unpooled(u) => u.tag_stats(),
+        };
+        Ok(all.into_iter().filter_map(|(n, s)| Some((Tag::of_number(n)?, s))).collect())
+    }
+
+    /// Whether calls are timed.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.0.observers.latencies.on()
+    }
+
+    /// How long calls have taken since the option `latency_histograms` was first on, or since the last
+    /// [`reset_latencies`](Self::reset_latencies); nothing, if it never was. Other threads go on meanwhile.
+    pub fn latency(&self, what: Latency) -> Result<Durations> {
+        self.0.open()?;
+        Ok(self.0.observers.latencies.read(what))
+    }
+
+    /// All of them; none if calls were never timed.
+    pub(crate) fn latencies(&self) -> Vec<(Latency, Durations)> {
+        let all = &self.0.observers.latencies;
+        if !all.any() {
+            return Vec::new();
+        }
+        Latency::ALL.into_iter().map(|l| (l, all.read(l))).collect()
+    }
+
+    /// The histograms start again from nothing. What other threads add meanwhile may be lost.
+    pub fn reset_latencies(&self) -> Result<()> {
+        self.0.open()?;
+        self.0.observers.latencies.clear();
+        Ok(())
+    }
+
     /// What each stream has of the device, or of one of its pools, by stream: by a walk
-    /// ([`blocks`](Self::blocks)), with its price.
-    pub fn stream_stats(&self, pool: Option<PoolId>) -> Result<Vec<StreamStats>> {
+    /// ([`Memory::blocks`]), with its price.
+    pub fn by_stream(&self, pool: Option<PoolId>) -> Result<Vec<StreamStats>> {
         let mut all: BTreeMap<Option<u64>, StreamStats> = BTreeMap::new();
-        for b in self.blocks(pool, BlockStates::all())? {
+        for b in self.0.blocks(pool, BlockStates::all())? {
             let s = all.entry(b.stream).or_insert(StreamStats { stream: b.stream, ..StreamStats::default() });
             let (count, bytes) = match b.state {
                 BlockState::Live => {

@@ -1,73 +1,45 @@
-//! Memory whose calls are timed (`latency.rs`): the way of a request, and the first step of both a request and a free.
+//! Memory whose calls are timed (`watch/latency.rs`): the path of a request, and the first step of a request and of a
+//! free.
 
+use super::marks::Mark;
 use super::pooled::{Given, Pooled};
-use super::state::{How, Marks, Memory};
+use super::requests::Request;
+use super::settings::MemorySettings;
+use super::state::{How, Memory};
 use crate::base::error::Result;
-use crate::base::histogram::Durations;
-use crate::core::{Freed, Pool, PoolId};
+use crate::core::{Freed, Pool};
 use crate::device::StreamId;
-use crate::runtime::handle_cache;
-use crate::runtime::latency::Latency;
-use std::sync::atomic::Ordering::Relaxed;
+use crate::runtime::memory::handle_cache;
+use crate::runtime::watch::latency::Latency;
 
-impl Memory {
-    /// Whether calls are timed.
-    pub(crate) fn is_timed(&self) -> bool {
-        self.observers.latencies.on()
-    }
-
+impl MemorySettings<'_> {
     /// Calls are timed from now on, or no more; those that are under way may be left out.
     pub(super) fn time_calls(&self, on: bool) {
-        if !self.observers.latencies.switch(on) {
+        if !self.0.observers.latencies.switch(on) {
             return;
         }
         if on {
-            self.marks.fetch_or(Marks::TIMED.bits(), Relaxed);
+            self.0.marks.set(Mark::Timed);
         } else {
-            self.marks.fetch_and(!Marks::TIMED.bits(), Relaxed);
+            self.0.marks.clear(Mark::Timed);
         }
         // From here on calls come by this file, or the quickest way is open again.
-        if let How::Pooled(p) = &self.how {
+        if let How::Pooled(p) = &self.0.how {
             handle_cache::bypass_all(p);
         }
     }
+}
 
-    /// How long calls have taken since the option `latency_histograms` was first on, or since the last
-    /// [`reset_latencies`](Self::reset_latencies); nothing, if it never was. Other threads go on meanwhile.
-    pub fn latency(&self, what: Latency) -> Result<Durations> {
-        self.open()?;
-        Ok(self.observers.latencies.read(what))
-    }
-
-    /// All of them; none if calls were never timed.
-    pub(crate) fn latencies(&self) -> Vec<(Latency, Durations)> {
-        let all = &self.observers.latencies;
-        if !all.any() {
-            return Vec::new();
-        }
-        Latency::ALL.into_iter().map(|l| (l, all.read(l))).collect()
-    }
-
-    /// The histograms start again from nothing. What other threads add meanwhile may be lost.
-    pub fn reset_latencies(&self) -> Result<()> {
-        self.open()?;
-        self.observers.latencies.clear();
-        Ok(())
-    }
-
-    /// A request that is timed.
+impl Request {
     #[cold]
     #[inline(never)]
-    pub(super) fn alloc_timed(
-        &self,
-        pool: PoolId,
-        stream: Option<StreamId>,
-        bytes: u64,
-        align: u64,
-    ) -> Result<u64> {
-        let call = || self.alloc_untimed(pool, stream, bytes, align);
-        // Nothing that asks for nothing takes its time.
-        if bytes == 0 { call() } else { self.observers.latencies.timed_wholly(Latency::Alloc, call) }
+    pub(super) fn serve_timed(self, memory: &Memory) -> Result<u64> {
+        let call = || self.serve_untimed(memory);
+        // A request for nothing takes no time.
+        match self.asked.bytes {
+            0 => call(),
+            _ => memory.observers.latencies.timed_wholly(Latency::Alloc, call),
+        }
     }
 }
 

@@ -1,145 +1,154 @@
-//! Memory that somebody watches: the way of a request and of a free when they are told of (`observe.rs`).
+//! Memory with observers (`watch/observe.rs`): the path of a request and of a free that are reported.
 //!
-//! A block is told of after it was given, and its free before it can be given again: so for each address allocations
-//! and frees come in turn. A free that fails after that is taken back.
+//! An allocation is reported when the block is allocated, a free before the memory can be allocated again. So for each
+//! address, allocations and frees alternate. If a free fails after that, a second event takes it back.
 
+use super::marks::Mark;
 use super::pooled::{Block, Given, Pooled};
-use super::state::{How, Marks, Memory, ended};
+use super::requests::Request;
+use super::state::{How, Memory, ended};
 use crate::base::error::Result;
 use crate::core::{Freed, Freeing, Heap, PoolId, PoolRef, Restored};
 use crate::device::StreamId;
-use crate::runtime::handle_cache;
-use crate::runtime::latency::Latency;
-use crate::runtime::observe::{Event, EventKind, Observer, Observers};
+use crate::runtime::memory::handle_cache;
+use crate::runtime::oom::explain::Asked;
+use crate::runtime::watch::latency::Latency;
+use crate::runtime::watch::observe::{Event, EventKind, Observer, Observers};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+
+/// The observers of one device's memory. Get it with [`Memory::watchers`].
+#[derive(Clone, Copy)]
+pub struct Watchers<'a>(&'a Memory);
 
 impl Memory {
-    /// From now on `observer` is told of what happens to the memory, until [`unwatch`](Self::unwatch) or the end of the
-    /// device; calls that are under way may go untold. `NotInitialized` once the device has ended.
-    pub fn watch(&self, observer: &Arc<dyn Observer>) -> Result<()> {
-        if self.is_closed() {
+    /// The observers of the memory.
+    pub fn watchers(&self) -> Watchers<'_> {
+        Watchers(self)
+    }
+}
+
+impl Block {
+    /// `free_block` while a mark is set.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn free_marked(
+        self,
+        memory: &Memory,
+        stream: Option<StreamId>,
+        size: Option<u64>,
+    ) -> Result<()> {
+        if memory.marks.has(Mark::Timed) && !matches!(self, Block::At(0)) {
+            return memory
+                .observers
+                .latencies
+                .timed_wholly(Latency::Free, || self.free_seen(memory, stream, size));
+        }
+        self.free_seen(memory, stream, size)
+    }
+
+    fn free_seen(self, memory: &Memory, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
+        match (memory.open_marked()?, self) {
+            (How::Unpooled(u), Block::At(addr) | Block::Found { addr, .. }) => {
+                u.free(addr, stream, size).inspect(|()| memory.observers.breathe())
+            }
+            (How::Unpooled(_), Block::Missed { .. }) => memory.pooled().map(drop),
+            (How::Pooled(p), block) if !memory.observers.any() => p.free(block, stream, size),
+            (How::Pooled(p), Block::At(0)) => p.free(self, stream, size),
+            (How::Pooled(p), mut block) => {
+                let (addr, offset) = block.located(p)?;
+                if matches!(block, Block::At(_)) {
+                    block = Block::Found { addr, offset };
+                }
+                let told = p.tell_free(addr, offset, stream).is_some();
+                let done = p.free(block, stream, size);
+                p.take_back_unless(told, done, addr, offset)
+            }
+        }
+    }
+}
+
+impl Request {
+    /// `serve_by` while a mark is set.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn serve_marked(self, memory: &Memory) -> Result<u64> {
+        let how = memory.open_marked()?;
+        let addr = self.serve_by(how)?;
+        let observers = &memory.observers;
+        if let How::Pooled(p) = how
+            && observers.any()
+            && let Some(offset) = p.places.offset(addr)
+            && let Some(Freeing { mut block, .. }) = p.pond.watched().to_be_freed(offset, None)
+        {
+            block.base = addr;
+            observers.tell(Event::of(EventKind::Alloc, &block));
+        }
+        observers.breathe();
+        Ok(addr)
+    }
+}
+
+impl Watchers<'_> {
+    /// Adds an observer, which receives the events of the memory until [`remove`](Self::remove) or the end of the device.
+    /// Calls that run at that moment may go unreported. `NotInitialized` once the device has ended.
+    pub fn add(&self, observer: &Arc<dyn Observer>) -> Result<()> {
+        if self.0.marks.has(Mark::Closed) {
             return ended();
         }
-        self.observers.add(observer);
-        self.marks.fetch_or(Marks::WATCHED.bits(), Relaxed);
-        // From here on calls must come by this file.
-        if let How::Pooled(p) = &self.how {
+        self.0.observers.add(observer);
+        self.0.marks.set(Mark::Watched);
+        // From here on requests must take the path of this file.
+        if let How::Pooled(p) = &self.0.how {
             handle_cache::bypass_all(p);
         }
         Ok(())
     }
 
-    /// It is told nothing more, and no thread is in it.
-    pub fn unwatch(&self, observer: &Arc<dyn Observer>) {
-        if self.observers.remove(observer) {
+    /// Removes an observer. It receives nothing more, and when this returns no thread is in it.
+    pub fn remove(&self, observer: &Arc<dyn Observer>) {
+        if self.0.observers.remove(observer) {
             return;
         }
-        self.marks.fetch_and(!Marks::WATCHED.bits(), Relaxed);
-        if self.observers.any() {
-            self.marks.fetch_or(Marks::WATCHED.bits(), Relaxed); // one has come meanwhile
+        self.0.marks.clear(Mark::Watched);
+        if self.0.observers.any() {
+            self.0.marks.set(Mark::Watched); // one has come meanwhile
         }
-        // The quickest way is open again.
-        if let How::Pooled(p) = &self.how {
+        // The fast path is open again.
+        if let How::Pooled(p) = &self.0.how {
             handle_cache::bypass_all(p);
         }
     }
 
-    /// Whether anybody watches.
-    pub fn is_watched(&self) -> bool {
-        self.observers.any()
+    /// Whether there is any.
+    pub fn any(&self) -> bool {
+        self.0.observers.any()
     }
 
-    /// Who watches.
-    pub(crate) fn observers(&self) -> &Arc<Observers> {
-        &self.observers
+    /// All of them.
+    pub(crate) fn list(&self) -> &Arc<Observers> {
+        &self.0.observers
     }
 
-    /// `try_alloc` where something must be looked at first.
+    /// Reports a request that failed for lack of memory. No lock is held.
+    pub(super) fn failed(&self, asked: &Asked) {
+        let Asked { pool, stream, bytes } = *asked;
+        self.0.observers.tell(Event { stream, pool, ..Event::range(EventKind::Oom, 0, bytes) });
+        self.0.observers.failed();
+    }
+
+    /// Resizes a block in place, reported as a free and an allocation that keep its contents. The free of a block that
+    /// shrinks is reported first, since its end can be allocated at once. That of a block that grows is reported afterwards:
+    /// growing often fails, and a failure is not reported.
     #[cold]
-    #[inline(never)]
-    pub(super) fn alloc_marked(
-        &self,
-        pool: PoolId,
-        stream: Option<StreamId>,
-        bytes: u64,
-        align: u64,
-    ) -> Result<u64> {
-        let how = self.open_marked()?;
-        let addr = Self::alloc_in(how, pool, stream, bytes, align)?;
-        if let How::Pooled(p) = how
-            && self.observers.any()
-            && let Some(offset) = p.places.offset(addr)
-            && let Some(Freeing { mut block, .. }) = p.pond.watched().to_be_freed(offset, None)
-        {
-            block.base = addr;
-            self.observers.tell(Event::of(EventKind::Alloc, &block));
-        }
-        self.observers.breathe();
-        Ok(addr)
-    }
-
-    /// `free_block` where something must be looked at first.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn free_marked(
-        &self,
-        block: Block,
-        stream: Option<StreamId>,
-        size: Option<u64>,
-    ) -> Result<()> {
-        if self.is_timed() && !matches!(block, Block::At(0)) {
-            return self
-                .observers
-                .latencies
-                .timed_wholly(Latency::Free, || self.free_seen(block, stream, size));
-        }
-        self.free_seen(block, stream, size)
-    }
-
-    fn free_seen(&self, block: Block, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
-        match (self.open_marked()?, block) {
-            (How::Unpooled(u), Block::At(addr)) => {
-                u.free(addr, stream, size).inspect(|()| self.observers.breathe())
-            }
-            (How::Unpooled(_), Block::Missed { .. }) => self.pooled().map(drop),
-            (How::Pooled(p), block) if !self.observers.any() => p.free(block, stream, size),
-            (How::Pooled(p), block) => {
-                let addr = match &block {
-                    Block::At(addr) => *addr,
-                    Block::Missed { offset, .. } => p.places.address(*offset)?,
-                };
-                let told = p.tell_free(addr, stream).is_some();
-                let done = p.free(block, stream, size);
-                p.take_back_unless(told, done, addr)
-            }
-        }
-    }
-
-    /// A request has failed for lack of memory. No lock is held.
-    pub(super) fn tell_failure(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) {
-        self.observers.tell(Event { stream, pool, ..Event::range(EventKind::Oom, 0, bytes) });
-        self.observers.failed();
-    }
-
-    /// Gives a block another size where it is: told as a free and an allocation that keep what it has. The free of one
-    /// that may get shorter comes first, since its end is anybody's at once; that of one that grows comes when it has
-    /// grown, so that a failure, which is usual there, is not told.
-    #[cold]
-    pub(super) fn resize_told(
-        &self,
-        addr: u64,
-        bytes: u64,
-        resize: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
-        let before = self.block(addr)?;
+    pub(super) fn resize(&self, addr: u64, bytes: u64, resize: impl FnOnce() -> Result<()>) -> Result<()> {
+        let before = self.0.block(addr)?;
         if before.base != addr || bytes == 0 {
             return resize(); // refuses it
         }
         let grows = bytes > before.size;
         let freed = || {
-            self.observers.tell(Event { at_once: true, ..Event::of(EventKind::FreeRequested, &before) });
-            self.hook_free(&before);
+            self.0.observers.tell(Event { at_once: true, ..Event::of(EventKind::FreeRequested, &before) });
+            self.0.hooks().freed(&before);
         };
         if grows {
             resize()?;
@@ -147,49 +156,50 @@ impl Memory {
         } else {
             freed();
             if let Err(e) = resize() {
-                self.observers.tell(Event::of(EventKind::FreeRefused, &before));
-                self.observers.reaches(addr, before.requested, true); // it has what it had
-                self.observers.breathe();
-                self.hook_free_failed(&before);
+                self.0.observers.tell(Event::of(EventKind::FreeRefused, &before));
+                self.0.observers.reaches(addr, before.requested, true); // it has what it had
+                self.0.observers.breathe();
+                self.0.hooks().free_failed(&before);
                 return Err(e);
             }
         }
-        let Ok(now) = self.block(addr) else { return Ok(()) };
-        self.observers.tell(Event::of(EventKind::Alloc, &now));
-        self.observers.reaches(now.base, now.requested.min(before.requested), true);
-        self.observers.breathe();
-        self.hook_alloc(addr);
+        let Ok(now) = self.0.block(addr) else { return Ok(()) };
+        self.0.observers.tell(Event::of(EventKind::Alloc, &now));
+        self.0.observers.reaches(now.base, now.requested.min(before.requested), true);
+        self.0.observers.breathe();
+        self.0.hooks().allocated(addr);
         Ok(())
     }
 
-    /// A block is used by one more stream.
-    pub(super) fn tell_use(&self, addr: u64, stream: StreamId) {
+    /// Reports that one more stream uses a block.
+    pub(super) fn used(&self, addr: u64, stream: StreamId) {
         let event = Event { address: addr, stream: Some(stream), ..Event::new(EventKind::RecordStream) };
-        self.observers.tell(event);
+        self.0.observers.tell(event);
     }
 
-    /// A restore is about to free a block. May be called with locks held.
-    pub(super) fn tell_freed(&self, freed: &Freeing) {
-        self.observers.tell(Event::freeing(freed));
+    /// Reports that a restore is about to free a block. May be called with locks held.
+    pub(super) fn freed(&self, freed: &Freeing) {
+        self.0.observers.tell(Event::freeing(freed));
     }
 
-    /// Blocks have come back. Those that have gone were told of before anybody could have their memory.
-    pub(super) fn tell_restored(&self, done: &Restored) {
-        if !self.observers.any() {
+    /// Reports the blocks that a restore has made live. Those that it has freed were reported before their memory could be
+    /// allocated.
+    pub(super) fn restored(&self, done: &Restored) {
+        if !self.0.observers.any() {
             return;
         }
         for &(addr, _) in &done.live {
-            if let Ok(block) = self.block(addr) {
-                self.observers.tell(Event::of(EventKind::Alloc, &block));
-                self.observers.reaches(addr, block.requested, true); // it has what it had
+            if let Ok(block) = self.0.block(addr) {
+                self.0.observers.tell(Event::of(EventKind::Alloc, &block));
+                self.0.observers.reaches(addr, block.requested, true); // it has what it had
             }
         }
-        self.observers.breathe();
+        self.0.observers.breathe();
     }
 }
 
 impl Pooled {
-    /// The first step of a request, for who found the pool among those that are watched. Never panics.
+    /// The first step of a request to a pool that was found among the watched ones. Never panics.
     #[inline(always)]
     pub(crate) fn alloc_quick_watched(&self, pool: PoolRef, stream: StreamId, bytes: u64) -> Given {
         let given = self.alloc_quick(pool.place, stream, bytes);
@@ -206,8 +216,7 @@ impl Pooled {
         given
     }
 
-    /// The first step of a free, for who found the pool so; whether the block is freed, else nothing is done. Never
-    /// panics.
+    /// The first step of a free, the same. Returns whether the block is freed; otherwise nothing was done. Never panics.
     #[inline(always)]
     pub(crate) fn free_quick_watched(&self, addr: u64, stream: StreamId) -> bool {
         let Some(offset) = self.places.near(addr) else { return false };
@@ -223,20 +232,19 @@ impl Pooled {
         done
     }
 
-    /// Tells of a free that is about to be tried, if there is such a block; whether it can be used again at once.
+    /// Reports a free that is about to be tried, if there is such a block. Returns whether its memory is reusable at once.
     #[inline]
-    fn tell_free(&self, addr: u64, stream: Option<StreamId>) -> Option<bool> {
-        let mut freed = self.pond.watched().to_be_freed(self.places.offset(addr)?, stream)?;
+    fn tell_free(&self, addr: u64, offset: u64, stream: Option<StreamId>) -> Option<bool> {
+        let mut freed = self.pond.watched().to_be_freed(offset, stream)?;
         freed.block.base = addr;
         self.observers.tell(Event::freeing(&freed));
         Some(freed.at_once)
     }
 
-    /// The free that was told of has failed: the block lives on, if there is one.
-    fn take_back_unless(&self, told: bool, done: Result<()>, addr: u64) -> Result<()> {
+    /// If the reported free has failed, reports that the block is still live.
+    fn take_back_unless(&self, told: bool, done: Result<()>, addr: u64, offset: u64) -> Result<()> {
         if told
             && done.is_err()
-            && let Some(offset) = self.places.offset(addr)
             && let Some(Freeing { mut block, .. }) = self.pond.watched().to_be_freed(offset, None)
         {
             block.base = addr;

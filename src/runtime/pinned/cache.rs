@@ -6,15 +6,15 @@ use super::numbers::{HostMemoryStats, Times};
 use super::ranges::Ranges;
 use super::sizes::{SLAB_MAX, span_of};
 use crate::base::error::Result;
+use crate::core::Counter;
 use crate::core::{Stream, Waits};
-use crate::runtime::Counter;
-use crate::runtime::observe::{Event, EventKind, Observers};
+use crate::runtime::watch::observe::{Event, EventKind, Observers};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// A stream of some device on which work has used a block.
 #[derive(Clone)]
-pub(super) struct Use {
+pub(crate) struct Use {
     pub device: u32,
     pub stream: Arc<Stream>,
 }
@@ -26,13 +26,13 @@ impl Use {
 }
 
 /// A live block, beside its address and what was asked for.
-pub(super) struct Live {
+pub(crate) struct Live {
     pub size: u64, // [B]
     pub uses: Vec<Use>,
 }
 
 /// A freed block that streams may still use.
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     pub addr: u64,
     pub size: u64, // [B]
     /// What must have passed, by device.
@@ -41,7 +41,7 @@ pub(super) struct Waiting {
 
 /// Memory that goes back to the device, or has come from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
+pub(crate) struct Span {
     pub addr: u64,
     pub bytes: u64,
     /// [B] of the blocks in it; `bytes` for a block of its own.
@@ -79,7 +79,7 @@ pub struct HostStats {
 
 /// What is told only in full (`HostMemoryStats`).
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct More {
+pub(crate) struct More {
     /// Blocks of their own, and slabs.
     pub segments: Counter,
     /// [B] of blocks that are not free: live, waiting, or in somebody's hands.
@@ -91,7 +91,7 @@ pub(super) struct More {
 
 /// See the file's head.
 #[derive(Default)]
-pub(super) struct State {
+pub(crate) struct State {
     pub live: Ranges<Live>,
     pub waiting: VecDeque<Waiting>,
     /// Freed blocks that threads look at now, or give to the device.
@@ -113,7 +113,7 @@ pub(super) struct State {
 
 impl State {
     /// A free block of exactly `size` becomes one of `bytes`.
-    pub(super) fn serve(&mut self, bytes: u64, size: u64) -> Option<u64> {
+    pub(crate) fn serve(&mut self, bytes: u64, size: u64) -> Option<u64> {
         let list = self.free.get_mut(&size)?;
         let addr = list.pop()?;
         if list.is_empty() {
@@ -128,7 +128,7 @@ impl State {
     }
 
     /// Tells who watches.
-    pub(super) fn tell(&self, kind: EventKind, address: u64, requested: u64, bytes: u64) {
+    pub(crate) fn tell(&self, kind: EventKind, address: u64, requested: u64, bytes: u64) {
         self.observers.tell(Event { host: true, address, bytes, requested, ..Event::new(kind) });
     }
 
@@ -151,7 +151,7 @@ impl State {
     }
 
     /// Enters memory that was taken for a block of `size`, and gives a block of `bytes` out of it.
-    pub(super) fn enter(&mut self, addr: u64, bytes: u64, size: u64) -> u64 {
+    pub(crate) fn enter(&mut self, addr: u64, bytes: u64, size: u64) -> u64 {
         let span = span_of(size);
         self.tell(EventKind::SegmentAlloc, addr, span, span);
         self.more.segments.add(1);
@@ -167,7 +167,7 @@ impl State {
     }
 
     /// Ends a live block, which becomes nobody's: its size and who has used it.
-    pub(super) fn end(&mut self, addr: u64) -> Result<Live> {
+    pub(crate) fn end(&mut self, addr: u64) -> Result<Live> {
         let (bytes, live) = self.live.take(addr, "host")?;
         self.tell(EventKind::FreeRequested, addr, bytes, live.size);
         self.stats.requested.sub(bytes);
@@ -177,7 +177,7 @@ impl State {
     }
 
     /// A block that nobody uses any more can be used again.
-    pub(super) fn give(&mut self, addr: u64, size: u64) {
+    pub(crate) fn give(&mut self, addr: u64, size: u64) {
         self.tell(EventKind::FreeCompleted, addr, size, size);
         if let Some(slab) = self.slab_of(addr, size) {
             slab.busy -= 1;
@@ -190,7 +190,7 @@ impl State {
     }
 
     /// Memory that the device would not take back is free again.
-    pub(super) fn restore(&mut self, s: Span) {
+    pub(crate) fn restore(&mut self, s: Span) {
         let pieces = s.bytes / s.piece;
         if s.piece <= SLAB_MAX {
             self.slabs.insert(s.addr, Slab { piece: s.piece, busy: 0 });
@@ -202,7 +202,7 @@ impl State {
 
     /// Free memory that can go back to the device: a block of its own, the largest first, or a slab of which
     /// everything is free. The cache forgets it.
-    pub(super) fn idle(&mut self) -> Option<Span> {
+    pub(crate) fn idle(&mut self) -> Option<Span> {
         if let Some((&size, list)) = self.free.last_key_value().filter(|f| *f.0 > SLAB_MAX) {
             // The one that was freed first: the others are more likely to be in a processor's cache.
             let addr = *list.first()?;
@@ -227,7 +227,7 @@ impl State {
     }
 
     /// The block that holds `addr` is also used by a stream. `false`: no live block holds it.
-    pub(super) fn note(&mut self, addr: u64, by: &Use) -> bool {
+    pub(crate) fn note(&mut self, addr: u64, by: &Use) -> bool {
         let Some(live) = self.live.holder(addr) else { return false };
         if !live.uses.iter().any(|u| u.is(by)) {
             live.uses.push(by.clone());
@@ -237,7 +237,7 @@ impl State {
 
     /// Everything that was taken from the device, live or not; nothing is left. And what freed blocks have waited for,
     /// to be dropped without the lock.
-    pub(super) fn drain(&mut self) -> (Vec<(u64, u64)>, VecDeque<Waiting>) {
+    pub(crate) fn drain(&mut self) -> (Vec<(u64, u64)>, VecDeque<Waiting>) {
         let slabs = std::mem::take(&mut self.slabs);
         let mut all: Vec<(u64, u64)> = slabs.into_iter().map(|(a, s)| (a, span_of(s.piece))).collect();
         let own = |size: u64| size > SLAB_MAX;

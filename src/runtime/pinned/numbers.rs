@@ -20,7 +20,7 @@ pub struct Times {
 
 impl Times {
     /// One more call.
-    pub(super) fn add(&mut self, took: Duration) {
+    pub(crate) fn add(&mut self, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.min = if self.count == 0 { us } else { self.min.min(us) };
         self.max = self.max.max(us);

@@ -2,7 +2,7 @@
 //! sizes for each power of two above, so that at most an eighth of a request is wasted.
 
 /// [B] blocks up to this lie side by side in slabs. Larger ones are whole pages, and taken one by one.
-pub(super) const SLAB_MAX: u64 = 32 << 10;
+pub(crate) const SLAB_MAX: u64 = 32 << 10;
 /// [B] slabs are multiples of this.
 const SLAB: u64 = 64 << 10;
 /// Blocks of a slab at least.
@@ -16,12 +16,12 @@ const PAGE: u64 = 4096;
 
 /// [B] that are taken from the device for a block of this size: a slab, or the block alone. What the last block of
 /// a slab leaves is less than 1/16 of it.
-pub(super) fn span_of(size: u64) -> u64 {
+pub(crate) fn span_of(size: u64) -> u64 {
     if size > SLAB_MAX { size } else { (size * SLAB_BLOCKS).next_multiple_of(SLAB) }
 }
 
 /// [B] of the block that serves a request of `bytes`; above `exact` only whole pages are rounded to.
-pub(super) fn size_of(bytes: u64, exact: u64) -> u64 {
+pub(crate) fn size_of(bytes: u64, exact: u64) -> u64 {
     let bytes = bytes.max(1);
     if bytes <= EVEN {
         return bytes.next_multiple_of(UNIT);

@@ -3,17 +3,16 @@
 use super::cache::State;
 use super::ranges::Ranges;
 use crate::base::error::Result;
-use crate::base::sync::system::{Condvar, Mutex};
+use crate::base::sync::system::{Condvar, Mutex, lock};
 use crate::locks;
-use crate::runtime::lock;
-use crate::runtime::observe::Observers;
 use crate::runtime::options::{Key, Options, Value};
+use crate::runtime::watch::observe::Observers;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Live ranges of unified memory.
 #[derive(Default)]
-pub(crate) struct Table(pub(super) Mutex<Ranges<()>>);
+pub(crate) struct Table(pub(crate) Mutex<Ranges<()>>);
 
 impl Table {
     /// `None` when no live range holds `addr`; else whether `addr .. addr + bytes` lies in it.
@@ -30,16 +29,16 @@ impl Table {
 /// The pinned memory of one device.
 #[derive(Default)]
 pub(crate) struct HostCache {
-    pub(super) state: Mutex<State, locks::Pinned>,
+    pub(crate) state: Mutex<State, locks::Pinned>,
     /// A thread has nothing in hand any more that it had.
-    pub(super) put_down: Condvar,
+    pub(crate) put_down: Condvar,
     /// Options, each read by itself.
-    pub(super) most_cached: AtomicU64, // [B]
-    pub(super) exact_above: AtomicU64, // [B]
-    pub(super) register: AtomicBool,
-    pub(super) threads: AtomicU64,
-    pub(super) most: AtomicU64, // [B]
-    pub(super) node: AtomicU64, // a NUMA node; `u64::MAX`: the device's own
+    pub(crate) most_cached: AtomicU64, // [B]
+    pub(crate) exact_above: AtomicU64, // [B]
+    pub(crate) register: AtomicBool,
+    pub(crate) threads: AtomicU64,
+    pub(crate) most: AtomicU64, // [B]
+    pub(crate) node: AtomicU64, // a NUMA node; `u64::MAX`: the device's own
 }
 
 impl HostCache {

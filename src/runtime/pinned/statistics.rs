@@ -1,13 +1,11 @@
-//! Reading the statistics of pinned memory in full.
+//! The account of pinned memory by the names that users of PyTorch know.
 
 use super::cache::State;
-use super::numbers::{HostMemoryStats, Times};
-use crate::base::error::Result;
-use crate::runtime::device::DeviceState;
-use crate::runtime::lock;
+use super::numbers::HostMemoryStats;
 
 impl State {
-    fn in_full(&self) -> HostMemoryStats {
+    /// All of it, since the device was opened.
+    pub(crate) fn in_full(&self) -> HostMemoryStats {
         HostMemoryStats {
             allocations: self.more.segments.into(),
             allocated_bytes: self.stats.reserved.into(),
@@ -20,37 +18,5 @@ impl State {
             cached_bytes: self.stats.cached,
             pending_bytes: self.stats.pending,
         }
-    }
-}
-
-impl DeviceState {
-    /// The statistics of the device's pinned host memory in full. Looks which freed blocks wait for nothing any more.
-    pub fn host_memory_stats(&self) -> Result<HostMemoryStats> {
-        let _pass = self.enter()?;
-        self.host_settle(usize::MAX);
-        let s = lock(&self.host.state);
-        let (mut m, then) = (s.in_full(), s.before);
-        for (now, then) in [
-            (&mut m.allocations, then.allocations),
-            (&mut m.allocated_bytes, then.allocated_bytes),
-            (&mut m.active_requests, then.active_requests),
-            (&mut m.active_bytes, then.active_bytes),
-        ] {
-            now.allocated -= then.allocated;
-            now.freed -= then.freed;
-        }
-        m.num_host_alloc -= then.num_host_alloc;
-        m.num_host_free -= then.num_host_free;
-        Ok(m)
-    }
-
-    /// What was allocated and freed so far, and how long the calls took, is not told any more by
-    /// [`host_memory_stats`](Self::host_memory_stats).
-    pub fn host_reset_accumulated(&self) -> Result<()> {
-        let _pass = self.enter()?;
-        let mut s = lock(&self.host.state);
-        s.before = s.in_full();
-        (s.more.taking, s.more.giving) = (Times::default(), Times::default());
-        Ok(())
     }
 }

@@ -3,9 +3,8 @@
 
 use crate::base::descriptor::Descriptor;
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::system::Mutex;
+use crate::base::sync::system::{Mutex, lock};
 use crate::fail;
-use crate::runtime::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -24,7 +23,7 @@ pub(crate) struct Imports {
 }
 
 impl Imports {
-    pub(super) fn add(&self, addr: u64, bytes: u64, memory: u64, ticket: Option<Descriptor>) {
+    pub(crate) fn add(&self, addr: u64, bytes: u64, memory: u64, ticket: Option<Descriptor>) {
         let mut all = lock(&self.by_addr);
         let i = all.entry(addr).or_insert_with(|| Import { bytes, opened: Vec::new() });
         i.bytes = i.bytes.max(bytes);
@@ -33,7 +32,7 @@ impl Imports {
     }
 
     /// Takes out one opening of the block at `addr`.
-    pub(super) fn take(&self, addr: u64) -> Result<(u64, u64, Option<Descriptor>)> {
+    pub(crate) fn take(&self, addr: u64) -> Result<(u64, u64, Option<Descriptor>)> {
         let mut all = lock(&self.by_addr);
         let Some(i) = all.get_mut(&addr) else {
             fail!(Code::UnknownPointer, "{addr:#x} is not the start of imported memory");
@@ -50,7 +49,7 @@ impl Imports {
     }
 
     /// Everything is closed by the end of the device: the tickets go.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         let gone = std::mem::take(&mut *lock(&self.by_addr));
         self.count.store(0, Relaxed);
         drop(gone);

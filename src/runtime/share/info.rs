@@ -1,6 +1,7 @@
-//! The bytes that go to another process beside the file descriptors: a head, then the pieces, then fabric handles.
-//! Numbers are in the order of the processor: the version of one with the other order is another version. What is read
-//! here may come from anywhere: every number is looked at, and no two byte strings mean the same.
+//! The bytes of an export that another process needs beside the file descriptors: a header, the pieces, fabric handles.
+//!
+//! Numbers have the processor's byte order, so a processor with the other order sees an unknown version. The bytes may
+//! come from anybody: every field is checked, and each export has exactly one encoding.
 //!
 //! | at | bytes | |
 //! | --- | --- | --- |
@@ -31,7 +32,7 @@ const HANDLE: usize = 64;
 /// More than any device has granules.
 const MOST_PIECES: u32 = 1 << 24;
 
-/// A block of another process, as told.
+/// A block of another process, as the bytes describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Info {
     pub bytes: u64,
@@ -81,13 +82,13 @@ impl Info {
     }
 }
 
-/// [B] of a piece with what goes along.
+/// [B] of a piece and its fabric handle, if it has one.
 fn each(fabric: bool) -> usize {
     if fabric { PIECE + HANDLE } else { PIECE }
 }
 
-/// Of all bytes but its own, which must be there. It finds what changed on the way, and keeps nobody from lying: who
-/// holds the descriptors has all of their memory anyway.
+/// The checksum of all bytes but its own. It finds accidental changes, not lies: whoever has the descriptors can access
+/// all of their memory anyway.
 fn checksum(info: &[u8]) -> u32 {
     let mut sum = crc32fast::Hasher::new();
     sum.update(&info[..CHECK]);

@@ -1,8 +1,8 @@
 //! What a device's history has kept, as the events of a snapshot.
 
-use super::{Action, Event};
-use crate::runtime::history::HistoryEvent;
-use crate::runtime::observe::EventKind;
+use super::event::{Action, Event};
+use crate::runtime::recording::format::HistoryEvent;
+use crate::runtime::watch::observe::EventKind;
 use std::collections::{HashMap, HashSet};
 
 /// The stacks of callers, each once. Number 0 is that of nobody.
@@ -138,7 +138,7 @@ pub(super) fn of(history: &[HistoryEvent], taker: u32, unix_us: u64, monotonic_n
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::observe;
+    use crate::runtime::watch::observe;
 
     #[test]
     fn a_block_whose_free_was_refused_has_its_callers() {

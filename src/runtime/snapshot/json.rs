@@ -5,11 +5,12 @@
 //! file to every program that links the library.
 
 use super::callers::Callers;
+use super::contents::Snapshot;
+use super::event::Event;
 use super::sink::Sink;
-use super::{Event, Snapshot};
 use crate::base::error::Result;
 use crate::core::{BlockState, Counter, Place, Placed, Span, Stats};
-use crate::runtime::tags::Tag;
+use crate::runtime::entry::tags::Tag;
 use std::collections::HashMap;
 
 /// The version of the format; raised when a field changes its meaning or is removed.
@@ -317,7 +318,7 @@ fn event(j: &mut Json<'_, '_>, e: &Event) {
     j.key("action");
     j.text(e.action.name());
     j.pair("time_us", e.time_us);
-    j.pair(if e.action == super::Action::Oom { "device_free_bytes" } else { "address" }, e.address);
+    j.pair(if e.action == super::event::Action::Oom { "device_free_bytes" } else { "address" }, e.address);
     j.pair("size_bytes", e.bytes);
     j.pair("stream", e.stream);
     number_of_stack(j, e.stack);

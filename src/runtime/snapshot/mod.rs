@@ -7,11 +7,13 @@
 
 use crate::base::clock;
 use crate::base::error::{Code, Error, Result};
-use crate::core::{Layout, PoolId};
+use crate::core::PoolId;
 use crate::device::MemoryInfo;
-use crate::runtime::device::DeviceState;
-use crate::runtime::observe::{self, EventKind, thread_number};
-use crate::runtime::pinned::HostStats;
+use crate::runtime::device::state::DeviceState;
+use crate::runtime::watch::observe::{self, EventKind, thread_number};
+pub use contents::Snapshot;
+pub use event::{Action, Event};
+use settings::Settings;
 use sink::Sink;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -19,10 +21,13 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 mod callers;
+mod contents;
+mod event;
 mod events;
 mod file;
 mod json;
 mod pickle;
+mod settings;
 mod sink;
 #[cfg(test)]
 mod tests;
@@ -38,114 +43,40 @@ pub enum SnapshotFormat {
     TorchPickle = 2,
 }
 
-/// The kind of an event, with PyTorch's names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// A block was given out.
-    Alloc,
-    /// A block was freed by its owner.
-    FreeRequested,
-    /// A freed block can be used again.
-    FreeCompleted,
-    /// A segment was taken from the device.
-    SegmentAlloc,
-    /// A segment was given back.
-    SegmentFree,
-    /// A range of addresses was mapped.
-    SegmentMap,
-    /// A range of addresses was unmapped.
-    SegmentUnmap,
-    /// A request found no memory. The event's `address` is the number of bytes that the device had free.
-    Oom,
-    /// A snapshot was taken.
-    Snapshot,
-}
-
-impl Action {
-    /// PyTorch's name of the action.
-    pub fn name(self) -> &'static str {
-        match self {
-            Action::Alloc => "alloc",
-            Action::FreeRequested => "free_requested",
-            Action::FreeCompleted => "free_completed",
-            Action::SegmentAlloc => "segment_alloc",
-            Action::SegmentFree => "segment_free",
-            Action::SegmentMap => "segment_map",
-            Action::SegmentUnmap => "segment_unmap",
-            Action::Oom => "oom",
-            Action::Snapshot => "snapshot",
-        }
-    }
-}
-
-/// An event before a snapshot, for [`Snapshot::write_with`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// What happened.
-    pub action: Action,
-    /// When it happened, in microseconds since 1970.
-    pub time_us: u64,
-    /// Its address, except for [`Action::Oom`].
-    pub address: u64,
-    /// \[B\] of the block, of the segment or of the request.
-    pub bytes: u64,
-    /// The stream; 0 is the default one.
-    pub stream: u64,
-    /// Which of the snapshot's stacks of callers; 0: none is known.
-    pub stack: u32,
-}
-
-/// The memory of a device at one moment. Get it with [`DeviceState::snapshot`].
-#[derive(Clone, Debug)]
-pub struct Snapshot {
-    /// Every block, and the account.
-    pub layout: Layout,
-    /// The type of the device.
-    pub type_name: String,
-    /// Its ordinal within the type.
-    pub ordinal: usize,
-    /// Microseconds since 1970.
-    pub time_us: u64,
-    memory: Option<MemoryInfo>,
-    options: Vec<(&'static str, String)>,
-    settings: torch::Settings,
-    pinned: HostStats,
-    names: BTreeMap<PoolId, String>,
-    kept: events::Kept,
-}
-
 impl DeviceState {
     /// Copies the layout of all memory of the device at one moment, with the account of the same moment. Nobody can
     /// allocate or free on the device while the blocks are collected, which takes less than 100 ms for a million. The
     /// device is asked how much it has free, and which waits are over.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let _pass = self.enter()?;
-        if self.memory().is_watched() {
-            self.memory().observers().tell(observe::Event::new(EventKind::Snapshot));
+        if self.memory().watchers().any() {
+            self.memory().watchers().list().tell(observe::Event::new(EventKind::Snapshot));
         }
-        let layout = self.memory().layout()?;
-        let options = self.memory().options();
+        let layout = self.memory().statistics().layout()?;
+        let options = self.memory().settings().options();
         let time_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_micros() as u64);
         let monotonic_ns = clock::monotonic();
         // Most devices have no history.
         let history = self.history().unwrap_or_default();
-        Ok(Snapshot {
+        let mut snapshot = Snapshot {
             kept: events::of(&history.events, thread_number(), time_us, monotonic_ns),
             layout,
             type_name: self.type_name().to_owned(),
             ordinal: self.ordinal(),
             time_us,
             memory: self.device().memory_info().ok().and_then(MemoryInfo::known),
-            settings: torch::Settings::of(&options),
+            settings: Settings::of(&options),
             options: options.pairs().collect(),
-            pinned: self.host_stats()?,
+            pinned: self.host_memory().stats()?,
             names: BTreeMap::new(),
-        })
+        };
+        snapshot.name_pools(|pool| self.memory().pools().name(pool));
+        Ok(snapshot)
     }
 }
 
 impl Snapshot {
-    /// Sets the names of the pools.
+    /// Gives the pools other names than they have on the device.
     pub fn name_pools(&mut self, name_of: impl Fn(PoolId) -> Option<String>) {
         let named = self.layout.pools.iter().filter_map(|p| Some((p.0, name_of(p.0)?)));
         self.names = named.collect();

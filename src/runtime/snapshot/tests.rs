@@ -3,7 +3,8 @@
 use super::json::Json;
 use super::*;
 use crate::core::{BlockState, Layout, Owner, Place, Placed, Stats};
-use crate::runtime::tags::Tag;
+use crate::runtime::entry::tags::Tag;
+use crate::runtime::pinned::cache::HostStats;
 
 fn snapshot() -> Snapshot {
     let block = |address, span, slack, requested, owner, place, state| Placed {
@@ -37,7 +38,7 @@ fn snapshot() -> Snapshot {
         time_us: 12,
         memory: None,
         options: vec![("backend", "native".into())],
-        settings: torch::Settings::of(&crate::runtime::options::Options::default()),
+        settings: Settings::of(&crate::runtime::options::Options::default()),
         pinned: HostStats::default(),
         names: BTreeMap::new(),
         kept: events::Kept::default(),
@@ -106,8 +107,8 @@ fn the_pickle_of_a_small_snapshot() {
 /// A history with callers: blocks and events have them, in the form that PyTorch's tools read, each written once.
 #[test]
 fn callers_are_in_both_forms() {
-    use crate::runtime::history::HistoryEvent;
-    use crate::runtime::observe::{Event as Seen, EventKind};
+    use crate::runtime::recording::format::HistoryEvent;
+    use crate::runtime::watch::observe::{Event as Seen, EventKind};
     let code = libc::getpid as *const () as usize as u64 + 1; // a function that its module exports
     let at = |kind, address, frames: &[u64]| {
         let event = Seen { address, bytes: 64, ..Seen::new(kind) };

@@ -5,48 +5,15 @@
 //! start of the next one.
 
 use super::callers::Callers;
+use super::contents::Snapshot;
+use super::event::{Action, Event};
 use super::pickle::{Kept, Pickle};
+use super::settings::Settings;
 use super::sink::Sink;
-use super::{Action, Event, Snapshot};
 use crate::base::error::Result;
 use crate::core::{BlockState, Place, Placed, Span};
-use crate::runtime::options::{Key, Options, Value};
-use crate::runtime::tags::Tag;
+use crate::runtime::entry::tags::Tag;
 use std::collections::HashMap;
-
-/// The options for which PyTorch has a field.
-#[derive(Clone, Debug)]
-pub(super) struct Settings {
-    all: String,
-    max_split: i64, // [B] -1: none
-    threshold: f64,
-    expandable: bool,
-    threads: u64,
-    release_lock: bool,
-    register: bool,
-    stream_reuse: bool,
-    divisions: Vec<u64>, // parts, by interval
-}
-
-impl Settings {
-    pub(super) fn of(o: &Options) -> Settings {
-        let divisions = o.divisions();
-        Settings {
-            all: o.to_string(),
-            max_split: o.bytes(Key::MaxSplitSizeMb).map_or(-1, |n| n as i64),
-            threshold: o.fraction(Key::GarbageCollectionThreshold),
-            expandable: o.on(Key::ExpandableSegments),
-            threads: match o.get(Key::PinnedNumRegisterThreads) {
-                Value::Count(n) => u64::from(n),
-                _ => 1,
-            },
-            release_lock: o.on(Key::ReleaseLockOnCudamalloc),
-            register: o.on(Key::PinnedUseCudaHostRegister),
-            stream_reuse: o.on(Key::GraphCaptureRecordStreamReuse),
-            divisions: (0..16).map(|i| divisions.log2(i)).map(|n| if n == 0 { 0 } else { 1 << n }).collect(),
-        }
-    }
-}
 
 /// Writes the snapshot. Sleeping pools are left out: their blocks have no memory, and none is reserved.
 pub(super) fn write(

@@ -1,12 +1,12 @@
 //! Tools of others that watch a device's memory: AddressSanitizer, memcheck, and tools that speak NVTX. Each is told if it is
 //! there at run time, or only those that `MILLPOND_TOOLS` names.
 //!
-//! A tool watches memory as a history does (`observe.rs`), so a program without one pays nothing. AddressSanitizer and
+//! A tool watches memory as a history does (`watch/observe.rs`), so a program without one pays nothing. AddressSanitizer and
 //! memcheck see what threads of this process do: they watch all memory of the processor's devices, and the pinned memory
 //! of every device. Tools that speak NVTX watch the memory of all other devices.
 //!
 //! This file decides when a tool is told what. `shade.rs` remembers which memory may be touched; `checker.rs` is what a
-//! tool can be told, and `asan.rs`, `memcheck.rs` and `nvtx/` are the tools.
+//! tool can be told, and `asan.rs`, `memcheck.rs` and `heaps.rs` (for tools that speak NVTX) are the tools.
 
 use crate::base::error::{Code, Result};
 use crate::base::sync::system::{Mutex, MutexGuard, lock};
@@ -14,9 +14,11 @@ use crate::core::PoolId;
 use crate::device::StreamId;
 use crate::fail;
 use crate::locks;
-use crate::runtime::device::DeviceState;
-use crate::runtime::observe::{EventKind, Observer, Told};
+use crate::runtime::device::state::DeviceState;
+use crate::runtime::nvtx;
+use crate::runtime::watch::observe::{EventKind, Observer, Told};
 use checker::Checker;
+use heaps::Heaps;
 use shade::{ENDED, Shade};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -24,8 +26,8 @@ use std::sync::{Arc, Weak};
 
 mod asan;
 mod checker;
+mod heaps;
 mod memcheck;
-pub(super) mod nvtx;
 mod shade;
 
 const VARIABLE: &str = "MILLPOND_TOOLS";
@@ -67,10 +69,10 @@ impl Tools {
 
     /// From now on they see what happens to the device's memory.
     pub(crate) fn show(self, device: &Arc<DeviceState>) -> Result<()> {
-        let own = device.device().is_processor();
+        let own = device.device().facts().is_processor;
         let watch = |checker, own, pinned| {
             let observer: Arc<dyn Observer> = Arc::new(Viewer::new(checker, device, own, pinned));
-            device.memory().watch(&observer)
+            device.memory().watchers().add(&observer)
         };
         if self.contains(Tools::ASAN)
             && let Some(asan) = asan::find()
@@ -85,29 +87,11 @@ impl Tools {
         if self.contains(Tools::NVTX) && !own {
             // Not sooner: compute-sanitizer wants CUDA to be started before.
             nvtx::start();
-            if let Some(heaps) = nvtx::heaps() {
-                watch(Box::new(heaps), true, false)?;
+            if let Some(memory) = nvtx::memory() {
+                watch(Box::new(Heaps::new(memory)), true, false)?;
             }
         }
         Ok(())
-    }
-}
-
-impl DeviceState {
-    /// The program has waited for the device, or seen that something is done: freed memory may be out of use now, and a
-    /// tool wants to know.
-    #[inline]
-    pub(crate) fn has_waited(&self) {
-        if self.memory().observers().curious() {
-            self.look_again();
-        }
-    }
-
-    #[cold]
-    fn look_again(&self) {
-        self.memory().stats(); // looks which frees have completed
-        let _ = self.host_stats();
-        self.memory().observers().breathe();
     }
 }
 
@@ -196,7 +180,7 @@ impl Observer for Viewer {
             streams
         };
         for (stream, number) in streams {
-            if memory.supply().is_idle(memory.order(), stream) {
+            if memory.backing().is_idle(memory.order(), stream) {
                 let known = &mut *self.known();
                 known.shade.passed(&mut *known.checker, stream, number);
             }
@@ -233,7 +217,7 @@ mod tests {
     use super::*;
 
     use crate::runtime;
-    use crate::runtime::observe::Event;
+    use crate::runtime::watch::observe::Event;
     use std::sync::Mutex;
 
     /// Counts what it is told.

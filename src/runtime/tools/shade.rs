@@ -1,5 +1,5 @@
-//! What a checker must believe of a device's memory: live blocks may be touched, exactly as far as was asked for, and
-//! everything else may not, once no work that is queued may touch it any more.
+//! The state of a device's memory as a memory checker sees it: live blocks may be accessed, up to their requested size;
+//! everything else may not, once no queued work can access it any more.
 //!
 //! A block that was freed on its stream is *passing* until the stream has been seen without work: that work may still use
 //! it, though the next request may have the memory at once. What such a request covers belongs to the new block; the
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Stands for all streams that have ended: another stream may have the number of one.
 pub(super) const ENDED: StreamId = EVERY;
 
-/// Work of a stream up to a moment: when the stream is seen idle, what has a smaller number has passed.
+/// The work of a stream up to a moment. When the stream is seen idle, all work with a smaller number has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Passing {
     stream: StreamId,
@@ -33,7 +33,8 @@ struct Block {
     state: State,
 }
 
-/// What is left of a block whose memory another one has in part. `None`: nobody knows until when it is used.
+/// The rest of a freed block whose memory a newer block has taken in part. `until` is `None` if it is unknown how long
+/// work may still use it.
 #[derive(Clone, Copy, Debug)]
 struct Remnant {
     bytes: u64,
@@ -43,11 +44,11 @@ struct Remnant {
 /// See the file's head. Addresses and bytes throughout.
 #[derive(Default)]
 pub(super) struct Shade {
-    /// What has memory.
+    /// Ranges of addresses that have memory.
     ranges: BTreeMap<u64, u64>,
     blocks: BTreeMap<u64, Block>,
     remnants: BTreeMap<u64, Remnant>,
-    /// The blocks and remnants that pass: stream, number, address.
+    /// The blocks and remnants that queued work may still use: stream, number, address.
     passing: BTreeSet<(StreamId, u64, u64)>,
     numbers: u64,
 }

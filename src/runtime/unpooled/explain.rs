@@ -4,9 +4,9 @@
 use super::Unpooled;
 use super::account::Account;
 use crate::base::error::Error;
+use crate::base::sync::system::lock;
 use crate::core::{OomHolder, OomMissing, OomReason, OomReport, OomWait, PoolId, Trials, WaitsFor};
 use crate::device::StreamId;
-use crate::runtime::lock;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most blocks that are visited one by one.

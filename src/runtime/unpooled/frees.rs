@@ -4,12 +4,13 @@ use super::Unpooled;
 use super::account::{Account, Block, Freed};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::pause;
+use crate::base::sync::system::lock;
 use crate::core::{BlockInfo, PoolId, Stream, Waits};
 use crate::device::StreamId;
 use crate::fail;
-use crate::runtime::latency::Latency;
-use crate::runtime::observe::EventKind;
-use crate::runtime::{lock, reentry};
+use crate::runtime::entry::reentry;
+use crate::runtime::watch::latency::Latency;
+use crate::runtime::watch::observe::EventKind;
 use std::sync::Arc;
 
 /// The number of rounds of queries, at least 50 us each, after which freed blocks are waited for in turn.

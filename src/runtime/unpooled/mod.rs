@@ -9,7 +9,7 @@
 //! (`frees.rs`).
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::system::{Condvar, Mutex, MutexGuard};
+use crate::base::sync::system::{Condvar, Mutex, MutexGuard, lock};
 use crate::core::{
     BlockInfo, BlockRecord, BlockState, BlockStates, Layout, OomStep, Order, Owner, Place, Placed, PoolId,
     Stats, TagStats, Trials, Waits,
@@ -17,11 +17,10 @@ use crate::core::{
 use crate::device::{Device, DriverPool, Sizes, StreamId};
 use crate::fail;
 use crate::locks;
-use crate::runtime::backing::{Places, Supply, check_free};
-use crate::runtime::latency::Latency;
-use crate::runtime::lock;
-use crate::runtime::observe::{Event, EventKind, Observers};
-use crate::runtime::usage::Usage;
+use crate::runtime::backing::{DeviceBacking, Places, check_free};
+use crate::runtime::entry::usage::Usage;
+use crate::runtime::watch::latency::Latency;
+use crate::runtime::watch::observe::{Event, EventKind, Observers};
 use account::{Account, Block, Freed};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,7 +46,7 @@ enum Short {
 /// The unpooled memory of one device. All calls may come from any thread.
 pub(crate) struct Unpooled {
     device: Arc<dyn Device>,
-    supply: Arc<Supply>,
+    supply: Arc<DeviceBacking>,
     order: Order,
     sizes: Sizes,
     by_driver: bool,
@@ -65,7 +64,8 @@ impl Unpooled {
         by_driver: bool,
     ) -> Result<Unpooled> {
         let sizes = device.sizes();
-        let supply = Arc::new(Supply::new(device.clone(), usage, observers, Arc::<Places>::default(), false));
+        let supply =
+            Arc::new(DeviceBacking::new(device.clone(), usage, observers, Arc::<Places>::default(), false));
         let order = Order::new(supply.clone());
         let (account, put_down) = (Mutex::new(Account::new()), Condvar::new());
         Ok(Unpooled { device, supply, order, sizes, by_driver, account, put_down })
@@ -93,7 +93,7 @@ impl Unpooled {
     }
 
     /// Its backing.
-    pub(crate) fn supply(&self) -> &Arc<Supply> {
+    pub(crate) fn supply(&self) -> &Arc<DeviceBacking> {
         &self.supply
     }
 

@@ -20,16 +20,16 @@ fn step_fails(settings: &[(&str, &str)], step: impl Fn(&DeviceState, PoolId, u64
         for call in (0..).step_by(if code == FAILED { 1 } else { 7 }) {
             let (fake, d) = one(&all);
             let m = d.memory();
-            let s = d.stream_create().unwrap();
+            let s = d.streams().create().unwrap();
             let (p, content) = full_pool(&fake, &d, s, true);
             // One that sleeps, for steps that wake.
             let (q, asleep) = {
-                let q = m.pool_create(0).unwrap();
+                let q = m.pools().create(0).unwrap();
                 let mut c = Others { sparse: true, ..Others::default() };
                 c.put(&fake, m.alloc(q, s, 5 * MIB).unwrap(), 5 * MIB);
                 (q, c)
             };
-            d.pools_sleep(&[q], true).unwrap();
+            d.pools().sleep(&[q], true).unwrap();
             fake.calls_reset();
             fake.fail("*", call + 1, code, false);
             let done = step(&d, p, s);
@@ -42,16 +42,16 @@ fn step_fails(settings: &[(&str, &str)], step: impl Fn(&DeviceState, PoolId, u64
                 break;
             }
             seen += u32::from(done.is_err());
-            if m.pool_sleeps(p) {
-                d.pools_wake(&[p]).unwrap_or_else(|e| panic!("call {call} ({code}): {done:?}, then {e}"));
+            if m.pools().sleeps(p) {
+                d.pools().wake(&[p]).unwrap_or_else(|e| panic!("call {call} ({code}): {done:?}, then {e}"));
             }
             content.check(&fake);
-            d.pools_wake(&[q]).unwrap_or_else(|e| panic!("call {call} ({code}): {done:?}, then {e}"));
+            d.pools().wake(&[q]).unwrap_or_else(|e| panic!("call {call} ({code}): {done:?}, then {e}"));
             asleep.check(&fake);
             // And the step can be done now.
             step(&d, p, s).unwrap_or_else(|e| panic!("call {call} ({code}): {done:?}, again: {e}"));
-            if m.pool_sleeps(p) {
-                d.pools_wake(&[p]).unwrap();
+            if m.pools().sleeps(p) {
+                d.pools().wake(&[p]).unwrap();
             }
             content.check(&fake);
             content.free(&d);
@@ -66,17 +66,17 @@ fn step_fails(settings: &[(&str, &str)], step: impl Fn(&DeviceState, PoolId, u64
 
 #[test]
 fn every_call_of_a_sleep_may_fail() {
-    apart_for(LONGEST, || step_fails(&[], |d, p, _| d.pools_sleep(&[p], true)));
+    apart_for(LONGEST, || step_fails(&[], |d, p, _| d.pools().sleep(&[p], true)));
 }
 
 #[test]
 fn every_call_of_a_wake_may_fail() {
     apart_for(LONGEST, || {
         step_fails(&[], |d, p, _| {
-            if !d.memory().pool_sleeps(p) {
-                d.pools_sleep(&[p], true)?;
+            if !d.memory().pools().sleeps(p) {
+                d.pools().sleep(&[p], true)?;
             }
-            d.pools_wake(&[p])
+            d.pools().wake(&[p])
         });
     });
 }
@@ -86,11 +86,11 @@ fn every_call_of_a_capture_may_fail() {
     apart_for(LONGEST, || {
         step_fails(&[], |d, _, s| {
             let m = d.memory();
-            let p = m.pool_create(0)?;
-            let t = d.stream_create()?;
-            let c = m.capture_begin(p, s)?;
+            let p = m.pools().create(0)?;
+            let t = d.streams().create()?;
+            let c = m.captures().begin(p, s)?;
             let work = || {
-                m.capture_add(c, t)?;
+                m.captures().add(c, t)?;
                 let a = m.alloc(POOL, s, 3 * MIB)?;
                 let b = m.alloc(POOL, t, 70_000);
                 let x = m.alloc_unordered(POOL, 5000);
@@ -98,10 +98,10 @@ fn every_call_of_a_capture_may_fail() {
                 b.and_then(|b| m.free(b, Some(t), None)).and(freed)
             };
             let done = work();
-            m.capture_end(c)?;
-            m.capture_release(c)?;
-            let ended = d.stream_destroy(t);
-            done.and(ended).and(m.pool_destroy(p))
+            m.captures().end(c)?;
+            m.captures().release(c)?;
+            let ended = d.streams().destroy(t);
+            done.and(ended).and(m.pools().destroy(p))
         });
     });
 }
@@ -111,15 +111,15 @@ fn every_call_of_a_restore_may_fail() {
     apart_for(LONGEST, || {
         step_fails(&[], |d, p, s| {
             let m = d.memory();
-            let t = d.stream_create()?;
-            let saved = m.checkpoint(p)?;
+            let t = d.streams().create()?;
+            let saved = m.checkpoints().make(p)?;
             let a = m.alloc(p, s, 70_000)?;
-            let done = m.record_stream(a, t).and_then(|()| d.restore(p, saved)).map(drop);
+            let done = m.record_stream(a, t).and_then(|()| d.pools().restore(p, saved)).map(drop);
             if done.is_err() {
                 m.free(a, Some(s), None)?;
             }
-            m.checkpoint_destroy(saved)?;
-            done.and(d.stream_destroy(t))
+            m.checkpoints().destroy(saved)?;
+            done.and(d.streams().destroy(t))
         });
     });
 }

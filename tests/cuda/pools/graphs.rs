@@ -5,13 +5,13 @@ use super::*;
 #[test]
 fn replays_find_their_memory() {
     on_streams(|fake, d, s, made, mode| {
-        let (m, t) = (d.memory(), d.stream_create().unwrap());
-        let p = m.pool_create(0).unwrap();
+        let (m, t) = (d.memory(), d.streams().create().unwrap());
+        let p = m.pools().create(0).unwrap();
         let mut others = Others::default();
         for (stream, bytes) in [(t, 3 * MIB), (s, 70_000), (0, 5000)] {
             others.put(&fake, m.alloc(POOL, stream, bytes).unwrap(), bytes);
         }
-        let first = m.capture_begin(p, s).unwrap();
+        let first = m.captures().begin(p, s).unwrap();
         record(&fake, s, mode);
         let result = m.alloc(POOL, s, 2000).unwrap();
         work(&d, s, p, result, 1);
@@ -31,12 +31,12 @@ fn replays_find_their_memory() {
         let read = d.read(others.blocks[0].0, &mut bytes);
         assert_eq!(read.is_ok(), made == ElsewhereNonBlocking, "{read:?}");
         let _ = d.memset(others.blocks[0].0, others.blocks[0].2, 16);
-        let _ = d.stream_synchronize(t);
+        let _ = d.streams().synchronize(t);
         let exec = graph(&fake, s);
-        m.capture_end(first).unwrap();
+        m.captures().end(first).unwrap();
 
         // Everything that the device has is somebody else's now, but for what the graph needs.
-        let q = m.pool_create(0).unwrap();
+        let q = m.pools().create(0).unwrap();
         others.take_all(&fake, &d, q, t);
         others.take_all(&fake, &d, POOL, s);
         for _ in 0..3 {
@@ -46,12 +46,12 @@ fn replays_find_their_memory() {
         }
         // A second capture uses what the first one has freed.
         let before = reserved(&d, p);
-        let second = m.capture_begin(p, s).unwrap();
+        let second = m.captures().begin(p, s).unwrap();
         record(&fake, s, mode);
         let result_2 = m.alloc(POOL, s, 2000).unwrap();
         work(&d, s, p, result_2, 11);
         let exec_2 = graph(&fake, s);
-        m.capture_end(second).unwrap();
+        m.captures().end(second).unwrap();
         assert_eq!(reserved(&d, p), before, "captures share the pool's memory");
         for _ in 0..2 {
             replay(&fake, exec, s);
@@ -66,22 +66,22 @@ fn replays_find_their_memory() {
         // With the last of the two graphs the memory goes.
         graph_end(&fake, exec);
         m.free(result, Some(s), None).unwrap();
-        m.capture_release(first).unwrap();
+        m.captures().release(first).unwrap();
         m.empty_cache(None).unwrap();
         replay(&fake, exec_2, s);
         check_result(&fake, result_2, 11);
         others.check(&fake);
-        assert_eq!(m.pool_destroy(p).unwrap_err().code(), Code::Busy);
+        assert_eq!(m.pools().destroy(p).unwrap_err().code(), Code::Busy);
         graph_end(&fake, exec_2);
         m.free(result_2, Some(s), None).unwrap();
         let (used, held) = (fake.used(0), reserved(&d, p));
         assert!(held >= 12 * MIB);
-        m.capture_release(second).unwrap();
+        m.captures().release(second).unwrap();
         assert_eq!((reserved(&d, p), fake.used(0)), (0, used - held));
         others.check(&fake);
         others.free(&d);
-        m.pool_destroy(p).unwrap();
-        m.pool_destroy(q).unwrap();
+        m.pools().destroy(p).unwrap();
+        m.pools().destroy(q).unwrap();
         stream_end(&fake, &d, made, s);
         m.empty_cache(None).unwrap();
         assert_eq!(fake.used(0), 0);
@@ -96,8 +96,8 @@ fn abandoned_captures_leave_nothing() {
             let (fake, d) = one(settings);
             let m = d.memory();
             let s = stream(&fake, &d, made);
-            let p = m.pool_create(0).unwrap();
-            let c = m.capture_begin(p, s).unwrap();
+            let p = m.pools().create(0).unwrap();
+            let c = m.captures().begin(p, s).unwrap();
             let a = m.alloc(POOL, s, 3 * MIB).unwrap();
             if how > 0 {
                 record(&fake, s, mode);
@@ -129,9 +129,9 @@ fn abandoned_captures_leave_nothing() {
                 }
             }
             m.free(a, Some(s), None).unwrap();
-            m.capture_release(c).unwrap();
+            m.captures().release(c).unwrap();
             assert_eq!(reserved(&d, p), 0);
-            m.pool_destroy(p).unwrap();
+            m.pools().destroy(p).unwrap();
             stream_end(&fake, &d, made, s);
             fake.end();
         }
@@ -158,8 +158,8 @@ enum Used {
 fn frees_in_a_capture_disturb_nothing() {
     use Used::*;
     on_streams(|fake, d, s, made, mode| {
-        let (m, t, u) = (d.memory(), d.stream_create().unwrap(), d.stream_create().unwrap());
-        let p = m.pool_create(0).unwrap();
+        let (m, t, u) = (d.memory(), d.streams().create().unwrap(), d.streams().create().unwrap());
+        let p = m.pools().create(0).unwrap();
         for elsewhere in [false, true] {
             for used in [ByCaptured, FreedByCaptured, ByNull, ByLegacy, ByPerThread, ByBusy, Unordered] {
                 let get = || match used {
@@ -179,7 +179,7 @@ fn frees_in_a_capture_disturb_nothing() {
                     }
                     _ => {}
                 }
-                let c = m.capture_begin(p, s).unwrap();
+                let c = m.captures().begin(p, s).unwrap();
                 record(&fake, s, mode);
                 d.memset_async(s, x, 1, 100).unwrap();
                 let end = || match used {
@@ -197,16 +197,16 @@ fn frees_in_a_capture_disturb_nothing() {
                 assert_ne!(x, y, "{used:?}: used again too early");
                 m.free(y, Some(t).filter(|_| !matches!(used, Unordered)), None).unwrap();
                 let exec = graph(&fake, s);
-                m.capture_end(c).unwrap();
+                m.captures().end(c).unwrap();
                 if let ByBusy = used {
                     let y = get();
                     assert_ne!(x, y, "{used:?}: used again too early");
                     m.free(y, Some(t), None).unwrap();
                 }
                 fake.hold(false);
-                d.stream_synchronize(u).unwrap();
+                d.streams().synchronize(u).unwrap();
                 graph_end(&fake, exec);
-                m.capture_release(c).unwrap();
+                m.captures().release(c).unwrap();
                 m.empty_cache(None).unwrap();
                 let s = m.stats();
                 assert_eq!((s.active.current, s.reserved.current), (0, 0), "{used:?}: the block came back");
@@ -220,22 +220,22 @@ fn frees_in_a_capture_disturb_nothing() {
 #[test]
 fn what_a_captured_stream_has_freed_is_given_to_nobody() {
     on_streams(|fake, d, s, made, mode| {
-        let (m, t) = (d.memory(), d.stream_create().unwrap());
-        let p = m.pool_create(0).unwrap();
+        let (m, t) = (d.memory(), d.streams().create().unwrap());
+        let p = m.pools().create(0).unwrap();
         let x = m.alloc(POOL, s, 6 * MIB).unwrap();
         fake.write(0, x, &vec![7; 6 << 20]).unwrap();
-        let c = m.capture_begin(p, s).unwrap();
+        let c = m.captures().begin(p, s).unwrap();
         record(&fake, s, mode);
         m.free(x, Some(s), None).unwrap();
         let mut others = Others::default();
         others.take_all(&fake, &d, POOL, t);
-        let q = m.pool_create(0).unwrap();
+        let q = m.pools().create(0).unwrap();
         others.take_all(&fake, &d, q, 0);
         assert!(m.alloc_unordered(POOL, 6 * MIB).is_err());
         let as_put = fake.read(0, x, 6 << 20).unwrap() == vec![7; 6 << 20];
         assert!(as_put, "work of the captured stream may still use it");
         graph_end(&fake, graph(&fake, s));
-        m.capture_release(c).unwrap();
+        m.captures().release(c).unwrap();
         // Now it is memory like any other.
         let before = others.blocks.len();
         others.take_all(&fake, &d, POOL, t);
@@ -250,22 +250,22 @@ fn what_a_captured_stream_has_freed_is_given_to_nobody() {
 /// A callback that holds the stream up until the sender is used.
 fn gate(d: &DeviceState, s: u64) -> mpsc::Sender<()> {
     let (open, closed) = mpsc::channel();
-    d.stream_callback(s, Box::new(move |_| _ = closed.recv_timeout(Duration::from_secs(20)))).unwrap();
+    d.streams().callback(s, Box::new(move |_| _ = closed.recv_timeout(Duration::from_secs(20)))).unwrap();
     open
 }
 
 #[test]
 fn eager_requests_wait_for_blocks_beside_a_capture() {
     on_streams(|fake, d, s, made, mode| {
-        let (m, t, u) = (d.memory(), d.stream_create().unwrap(), d.stream_create().unwrap());
-        let p = m.pool_create(0).unwrap();
+        let (m, t, u) = (d.memory(), d.streams().create().unwrap(), d.streams().create().unwrap());
+        let p = m.pools().create(0).unwrap();
         let limit = 60 * MIB;
         let x = m.alloc(POOL, t, limit).unwrap();
-        m.pool_set_limit(POOL, reserved(&d, POOL)).unwrap();
+        m.pools().set_limit(POOL, reserved(&d, POOL)).unwrap();
         m.record_stream(x, u).unwrap();
         let open = gate(&d, u);
         m.free(x, Some(t), None).unwrap();
-        let c = m.capture_begin(p, s).unwrap();
+        let c = m.captures().begin(p, s).unwrap();
         record(&fake, s, mode);
         let y = std::thread::scope(|threads| {
             threads.spawn(|| {
@@ -276,7 +276,7 @@ fn eager_requests_wait_for_blocks_beside_a_capture() {
         });
         m.free(y, Some(t), None).unwrap();
         graph_end(&fake, graph(&fake, s));
-        m.capture_release(c).unwrap();
+        m.captures().release(c).unwrap();
         stream_end(&fake, &d, made, s);
         fake.end();
     });
@@ -288,7 +288,7 @@ fn a_callback_gets_no_block_whose_work_is_not_over() {
         for unordered in [false, true] {
             let (fake, d) = one(settings);
             let m = d.memory();
-            let (s, t) = (d.stream_create().unwrap(), d.stream_create().unwrap());
+            let (s, t) = (d.streams().create().unwrap(), d.streams().create().unwrap());
             let get = move |d: &DeviceState| match unordered {
                 true => d.memory().alloc_unordered(POOL, 3 * MIB),
                 false => d.memory().alloc(POOL, s, 3 * MIB),
@@ -300,14 +300,15 @@ fn a_callback_gets_no_block_whose_work_is_not_over() {
             let inner: Arc<DeviceState> = d.clone();
             let (tell, told) = mpsc::channel();
             fake.hold(true);
-            d.stream_callback(
-                t,
-                Box::new(move |_| {
-                    let _ = inner.memory().empty_cache(None);
-                    tell.send(get(&inner)).unwrap();
-                }),
-            )
-            .unwrap();
+            d.streams()
+                .callback(
+                    t,
+                    Box::new(move |_| {
+                        let _ = inner.memory().empty_cache(None);
+                        tell.send(get(&inner)).unwrap();
+                    }),
+                )
+                .unwrap();
             d.memset_async(t, x, 9, 3 * MIB).unwrap();
             if !(unordered && settings == OLD) {
                 m.free(x, Some(s).filter(|_| !unordered), None).unwrap();
@@ -316,7 +317,7 @@ fn a_callback_gets_no_block_whose_work_is_not_over() {
             let got: Result<u64> = told.recv().unwrap();
             // There may be none without asking the driver; but that one it must not be.
             assert_ne!(got.as_ref().ok(), Some(&x), "used again while its stream still works on it");
-            d.stream_synchronize(t).unwrap();
+            d.streams().synchronize(t).unwrap();
             if unordered && settings == OLD {
                 m.free(x, None, None).unwrap();
             }
@@ -335,8 +336,8 @@ fn a_callback_beside_a_capture_may_free() {
     everywhere(|settings, made, mode| {
         let (fake, d) = one(settings);
         let s = stream(&fake, &d, made);
-        let (m, t, u) = (d.memory(), d.stream_create().unwrap(), d.stream_create().unwrap());
-        let p = m.pool_create(0).unwrap();
+        let (m, t, u) = (d.memory(), d.streams().create().unwrap(), d.streams().create().unwrap());
+        let p = m.pools().create(0).unwrap();
         let x = m.alloc(POOL, t, 3 * MIB).unwrap();
         // (With an old driver, the free of a block without a stream waits for `u` on the host.)
         let y = if settings == OLD { 0 } else { m.alloc_unordered(POOL, 3 * MIB).unwrap() };
@@ -344,29 +345,30 @@ fn a_callback_beside_a_capture_may_free() {
         m.record_stream(x, s).unwrap();
         m.record_stream(z, u).unwrap();
         let open = gate(&d, u); // `z` is in use until this is opened
-        let c = m.capture_begin(p, s).unwrap();
+        let c = m.captures().begin(p, s).unwrap();
         record(&fake, s, mode);
         let inner: Arc<DeviceState> = d.clone();
         let (tell, told) = mpsc::channel();
-        d.stream_callback(
-            t,
-            Box::new(move |_| {
-                let m = inner.memory();
-                let freed = [m.free(x, Some(t), None), m.free(y, None, None), m.free(z, Some(t), None)];
-                tell.send(freed.into_iter().all(|f| f.is_ok())).unwrap();
-            }),
-        )
-        .unwrap();
+        d.streams()
+            .callback(
+                t,
+                Box::new(move |_| {
+                    let m = inner.memory();
+                    let freed = [m.free(x, Some(t), None), m.free(y, None, None), m.free(z, Some(t), None)];
+                    tell.send(freed.into_iter().all(|f| f.is_ok())).unwrap();
+                }),
+            )
+            .unwrap();
         assert!(told.recv().unwrap());
         let after = [m.alloc(POOL, t, 3 * MIB).unwrap(), m.alloc(POOL, t, 3 * MIB).unwrap()];
         assert!(!after.contains(&x) && !after.contains(&z), "used again too early");
         assert_ne!(m.alloc_unordered(POOL, 3 * MIB).unwrap(), y);
         graph_end(&fake, graph(&fake, s));
-        m.capture_end(c).unwrap();
+        m.captures().end(c).unwrap();
         assert_ne!(m.alloc(POOL, t, 3 * MIB).unwrap(), z, "its stream still works on it");
         open.send(()).unwrap();
         d.synchronize().unwrap();
-        m.capture_release(c).unwrap();
+        m.captures().release(c).unwrap();
         let s = m.stats();
         assert_eq!(s.active.current, s.allocated.current, "all came back");
         fake.end();
@@ -376,7 +378,7 @@ fn a_callback_beside_a_capture_may_free() {
 #[test]
 fn a_capture_that_only_the_driver_knows_is_not_disturbed() {
     on_streams(|fake, d, s, made, mode| {
-        let (m, t) = (d.memory(), d.stream_create().unwrap());
+        let (m, t) = (d.memory(), d.streams().create().unwrap());
         let kept = m.alloc(POOL, s, 3 * MIB).unwrap(); // the stream is known from here on
         let x = m.alloc(POOL, t, 3 * MIB).unwrap();
         let y = m.alloc_unordered(POOL, 3 * MIB).unwrap();
@@ -396,7 +398,7 @@ fn a_capture_that_only_the_driver_knows_is_not_disturbed() {
         assert_eq!(fake.read(0, z, 2).unwrap(), [7, 7], "what the captured stream has freed stays");
         assert!(m.empty_cache(None).is_err());
         assert_eq!(d.synchronize().unwrap_err().code(), Code::NotPermitted);
-        let ended = if made == Here { d.stream_destroy(s) } else { d.stream_forget(s) };
+        let ended = if made == Here { d.streams().destroy(s) } else { d.streams().forget(s) };
         assert_eq!(ended.unwrap_err().code(), Code::Busy);
         let exec = graph(&fake, s);
         replay(&fake, exec, s);
@@ -415,35 +417,35 @@ fn a_capture_that_only_the_driver_knows_is_not_disturbed() {
 fn streams_that_cannot_be_captured_are_refused() {
     let (fake, d) = one(&[]);
     let m = d.memory();
-    let p = m.pool_create(0).unwrap();
+    let p = m.pools().create(0).unwrap();
     for s in [0, 1, 2] {
-        let e = m.capture_begin(p, s).unwrap_err();
+        let e = m.captures().begin(p, s).unwrap_err();
         assert!(matches!(e.code(), Code::InvalidArgument | Code::Unsupported), "{s}: {e}");
     }
-    let s = d.stream_create().unwrap();
-    let c = m.capture_begin(p, s).unwrap();
+    let s = d.streams().create().unwrap();
+    let c = m.captures().begin(p, s).unwrap();
     for other in [0, 1, 2, s] {
-        assert!(m.capture_add(c, other).is_err(), "{other}");
+        assert!(m.captures().add(c, other).is_err(), "{other}");
     }
-    m.capture_release(c).unwrap();
-    m.pool_destroy(p).unwrap();
+    m.captures().release(c).unwrap();
+    m.pools().destroy(p).unwrap();
     fake.end();
 }
 
 #[test]
 fn pinned_memory_that_a_capture_uses_comes_back() {
     let (fake, d) = one(&[]);
-    let (s, p) = (d.stream_create().unwrap(), d.memory().pool_create(0).unwrap());
+    let (s, p) = (d.streams().create().unwrap(), d.memory().pools().create(0).unwrap());
     let a = d.memory().alloc(POOL, s, MIB).unwrap();
-    let h = d.host_alloc(MIB).unwrap();
-    let c = d.memory().capture_begin(p, s).unwrap();
+    let h = d.host_memory().alloc(MIB).unwrap();
+    let c = d.memory().captures().begin(p, s).unwrap();
     record(&fake, s, GLOBAL);
     unsafe { d.copy_async(s, CopyKind::HostToDevice, a, h, MIB).unwrap() };
-    d.host_free(h).unwrap();
-    let again = d.host_alloc(MIB).unwrap();
+    d.host_memory().free(h).unwrap();
+    let again = d.host_memory().alloc(MIB).unwrap();
     assert_ne!(again, h, "the captured copy has not run");
-    d.host_free(again).unwrap();
+    d.host_memory().free(again).unwrap();
     graph_end(&fake, graph(&fake, s));
-    d.memory().capture_release(c).unwrap();
+    d.memory().captures().release(c).unwrap();
     fake.end();
 }

@@ -5,7 +5,7 @@ use super::*;
 /// A pool with small blocks, a large one and a scattered one, all with content of their own.
 pub(crate) fn full_pool(fake: &Fake, d: &DeviceState, s: u64, sparse: bool) -> (PoolId, Others) {
     let m = d.memory();
-    let p = m.pool_create(24 * MIB).unwrap();
+    let p = m.pools().create(24 * MIB).unwrap();
     let singles: Vec<u64> = (0..12).map(|_| m.alloc(p, s, GRANULE).unwrap()).collect();
     let mut content = Others { sparse, ..Others::default() };
     for pair in singles.chunks(2).take(5) {
@@ -26,7 +26,7 @@ pub(crate) fn full_pool(fake: &Fake, d: &DeviceState, s: u64, sparse: bool) -> (
 fn large_contents_go_through_pinned_memory() {
     let (fake, d) = one(&[]);
     let m = d.memory();
-    let p = m.pool_create(0).unwrap();
+    let p = m.pools().create(0).unwrap();
     let bytes = 43 * MIB;
     let at = m.alloc(p, 0, bytes).unwrap();
     let mark = |i: u64| [i as u8, 255 - i as u8];
@@ -34,9 +34,9 @@ fn large_contents_go_through_pinned_memory() {
     places.iter().enumerate().for_each(|(i, place)| fake.write(0, *place, &mark(i as u64)).unwrap());
     let calls = |name: &str| fake.calls(name);
     let (out, back) = (calls("cuMemcpyDtoHAsync_v2"), calls("cuMemcpyHtoDAsync_v2"));
-    d.pools_sleep(&[p], true).unwrap();
+    d.pools().sleep(&[p], true).unwrap();
     assert_eq!((calls("cuMemcpyDtoH_v2"), calls("cuMemcpyDtoHAsync_v2") - out), (0, 6));
-    d.pools_wake(&[p]).unwrap();
+    d.pools().wake(&[p]).unwrap();
     assert_eq!((calls("cuMemcpyHtoD_v2"), calls("cuMemcpyHtoDAsync_v2") - back), (0, 6));
     for (i, place) in places.iter().enumerate() {
         assert_eq!(fake.read(0, *place, 2).unwrap(), mark(i as u64), "at {}", place - at);
@@ -44,12 +44,12 @@ fn large_contents_go_through_pinned_memory() {
     assert_eq!(calls("cuMemHostAlloc"), calls("cuMemFreeHost"), "the buffers are given back");
     // Without pinned memory it works all the same.
     fake.fail("cuMemHostAlloc", 1, 2, true);
-    d.pools_sleep(&[p], true).unwrap();
-    d.pools_wake(&[p]).unwrap();
+    d.pools().sleep(&[p], true).unwrap();
+    d.pools().wake(&[p]).unwrap();
     assert_eq!(fake.read(0, at + 42 * MIB, 2).unwrap(), mark(84));
     fake.fail_clear();
     m.free(at, Some(0), None).unwrap();
-    m.pool_destroy(p).unwrap();
+    m.pools().destroy(p).unwrap();
     fake.end();
 }
 
@@ -58,12 +58,12 @@ fn memory_sleeps_and_wakes_at_its_addresses() {
     for save in [true, false] {
         let (fake, d) = one(&[]);
         let m = d.memory();
-        let s = d.stream_create().unwrap();
+        let s = d.streams().create().unwrap();
         let (p, content) = full_pool(&fake, &d, s, false);
         assert_eq!(fake.used(0), 24 * MIB);
-        d.pools_sleep(&[p], save).unwrap();
+        d.pools().sleep(&[p], save).unwrap();
         assert_eq!(fake.used(0), 0, "the memory is the device's again");
-        assert_eq!(m.pool_stats(p).unwrap().sleeping.current, 24 * MIB);
+        assert_eq!(m.pools().stats(p).unwrap().sleeping.current, 24 * MIB);
         assert!(
             fake.read(0, content.blocks[0].0, 1).is_err() || fake.read(0, content.blocks[5].0, 1).is_err()
         );
@@ -72,12 +72,12 @@ fn memory_sleeps_and_wakes_at_its_addresses() {
         let mut others = Others::default();
         others.take_all(&fake, &d, POOL, s);
         assert_eq!(fake.used(0), 64 * MIB);
-        assert_eq!(d.pools_wake(&[p]).unwrap_err().code(), Code::OutOfMemory);
+        assert_eq!(d.pools().wake(&[p]).unwrap_err().code(), Code::OutOfMemory);
         others.check(&fake);
-        assert_eq!(m.pool_stats(p).unwrap().sleeping.current, 24 * MIB);
+        assert_eq!(m.pools().stats(p).unwrap().sleeping.current, 24 * MIB);
         others.free(&d); // idle memory is given back for the wake
-        d.pools_wake(&[p]).unwrap();
-        let st = m.pool_stats(p).unwrap();
+        d.pools().wake(&[p]).unwrap();
+        let st = m.pools().stats(p).unwrap();
         assert_eq!(
             (st.sleeping.current, st.reserved.current, fake.used(0)),
             (0, 24 * MIB, 64 * MIB - 40 * MIB)
@@ -88,7 +88,7 @@ fn memory_sleeps_and_wakes_at_its_addresses() {
         (0..content.blocks.len()).for_each(|i| content.fill(&fake, i)); // all can be written
         content.check(&fake);
         content.free(&d);
-        m.pool_destroy(p).unwrap();
+        m.pools().destroy(p).unwrap();
         fake.end();
     }
 }
@@ -99,33 +99,33 @@ fn a_pool_that_a_graph_keeps_may_sleep_between_replays() {
         let (fake, d) = one(&[]);
         let m = d.memory();
         let s = stream(&fake, &d, made);
-        let p = m.pool_create(0).unwrap();
-        let c = m.capture_begin(p, s).unwrap();
+        let p = m.pools().create(0).unwrap();
+        let c = m.captures().begin(p, s).unwrap();
         record(&fake, s, GLOBAL);
         let result = m.alloc(POOL, s, 2000).unwrap();
         work(&d, s, p, result, 1);
-        let e = d.pools_sleep(&[p], true).unwrap_err();
+        let e = d.pools().sleep(&[p], true).unwrap_err();
         assert!(matches!(e.code(), Code::Busy | Code::NotPermitted), "{e}");
         let exec = graph(&fake, s);
-        m.capture_end(c).unwrap();
+        m.captures().end(c).unwrap();
         for round in 0..3 {
             replay(&fake, exec, s);
             check_result(&fake, result, 1);
             let (used, held) = (fake.used(0), reserved(&d, p));
             assert!(held > 9 * MIB);
-            d.pools_sleep(&[p], round != 1).unwrap();
+            d.pools().sleep(&[p], round != 1).unwrap();
             assert_eq!(fake.used(0), used - held);
             let x = m.alloc(POOL, 0, 40 * MIB).unwrap();
             d.memset(x, 5, 40 * MIB).unwrap();
             m.free(x, Some(0), None).unwrap();
-            d.pools_wake(&[p]).unwrap();
+            d.pools().wake(&[p]).unwrap();
         }
         replay(&fake, exec, s);
         check_result(&fake, result, 1);
         graph_end(&fake, exec);
         m.free(result, Some(s), None).unwrap();
-        m.capture_release(c).unwrap();
-        m.pool_destroy(p).unwrap();
+        m.captures().release(c).unwrap();
+        m.pools().destroy(p).unwrap();
         stream_end(&fake, &d, made, s);
         fake.end();
     }
@@ -136,43 +136,43 @@ fn a_layout_comes_back_between_replays() {
     for settings in [MAPPED, SEGMENTS] {
         let (fake, d) = one(settings);
         let m = d.memory();
-        let s = d.stream_create().unwrap();
-        let p = m.pool_create(0).unwrap();
+        let s = d.streams().create().unwrap();
+        let p = m.pools().create(0).unwrap();
         let capture = |value: u8| {
-            let c = m.capture_begin(p, s).unwrap();
+            let c = m.captures().begin(p, s).unwrap();
             record(&fake, s, GLOBAL);
             let result = m.alloc(POOL, s, 2000).unwrap();
             work(&d, s, p, result, value);
             let exec = graph(&fake, s);
-            m.capture_end(c).unwrap();
+            m.captures().end(c).unwrap();
             (c, exec, result)
         };
         let (c1, exec_1, result_1) = capture(1);
-        let saved = m.checkpoint(p).unwrap();
+        let saved = m.checkpoints().make(p).unwrap();
         m.free(result_1, Some(s), None).unwrap();
         let (c2, exec_2, result_2) = capture(21);
         assert_eq!(result_1, result_2, "the second graph puts its result where the first one's was");
         let eager = m.alloc(p, s, 3 * MIB).unwrap();
         replay(&fake, exec_2, s);
         check_result(&fake, result_2, 21);
-        let back = d.restore(p, saved).unwrap();
+        let back = d.pools().restore(p, saved).unwrap();
         assert_eq!((back.freed(), back.live), (vec![(eager, 3 * MIB)], vec![]));
         replay(&fake, exec_1, s);
         check_result(&fake, result_1, 1);
         m.free(result_1, Some(s), None).unwrap();
-        let back = d.restore(p, saved).unwrap();
+        let back = d.pools().restore(p, saved).unwrap();
         assert_eq!((back.freed(), back.live), (vec![], vec![(result_1, 2000)]));
         // Not while the stream is captured: the capture stays whole.
-        let c3 = m.capture_begin(p, s).unwrap();
+        let c3 = m.captures().begin(p, s).unwrap();
         record(&fake, s, GLOBAL);
-        assert_eq!(d.restore(p, saved).unwrap_err().code(), Code::Busy);
+        assert_eq!(d.pools().restore(p, saved).unwrap_err().code(), Code::Busy);
         graph_end(&fake, graph(&fake, s));
-        m.capture_end(c3).unwrap();
+        m.captures().end(c3).unwrap();
         [exec_1, exec_2].into_iter().for_each(|x| graph_end(&fake, x));
         m.free(result_1, Some(s), None).unwrap();
-        [c1, c2, c3].into_iter().for_each(|c| m.capture_release(c).unwrap());
-        m.checkpoint_destroy(saved).unwrap();
-        m.pool_destroy(p).unwrap();
+        [c1, c2, c3].into_iter().for_each(|c| m.captures().release(c).unwrap());
+        m.checkpoints().destroy(saved).unwrap();
+        m.pools().destroy(p).unwrap();
         fake.end();
     }
 }

@@ -1,6 +1,6 @@
 //! Copies and fills: contents, asynchrony, staging, and what is refused.
 
-use super::super::copy::{STAGING_LIMIT, Staging};
+use super::super::staging::{STAGING_LIMIT, Staging};
 use super::*;
 use crate::device::CopyKind::{DeviceToDevice, DeviceToHost, HostToDevice};
 

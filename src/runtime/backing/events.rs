@@ -1,0 +1,149 @@
+//! Points in the work of streams, made of events. An event of ours is recorded, queried, and used again; an event of the
+//! caller is borrowed as long as a freed block waits for it.
+//!
+//! Giving a point back makes no call on the device, since locks may be held then: an event that must be destroyed waits
+//! in `dead` for the next call.
+
+use super::calls::external;
+use super::device_backing::DeviceBacking;
+use super::points::{Query, Taken};
+use crate::base::error::{Code, Result};
+use crate::base::sync::system::lock;
+use crate::core::{EVERY, Order, Point, Points as CorePoints, Waits};
+use crate::device::{Device, EventId, StreamId};
+use crate::fail;
+use crate::runtime::entry::reentry;
+
+impl DeviceBacking {
+    /// A point that is passed when `waits`, of a device with that order of streams, is over.
+    pub(crate) fn visit(&self, order: &'static Order, waits: Waits) -> Point {
+        self.points.visit(order, waits)
+    }
+
+    /// Whether a freed block still waits for this event of the caller.
+    pub(crate) fn holds_event(&self, event: EventId) -> Result<bool> {
+        self.points.borrowed.holds(self.device.streams(), event)
+    }
+
+    /// Fails for an event that the caller has destroyed.
+    pub(crate) fn check_event(&self, event: EventId) -> Result<()> {
+        self.points.borrowed.check(event)
+    }
+
+    /// The caller destroys an event. `true`: it is destroyed later, when no freed block waits for it.
+    pub(crate) fn keep_event(&self, event: EventId) -> Result<bool> {
+        self.points.borrowed.keep(self.device.streams(), event)
+    }
+
+    /// Destroys the events that were released since the last call.
+    pub(super) fn bury(&self, device: &dyn Device) {
+        let dead = std::mem::take(&mut *lock(&self.dead));
+        for e in dead {
+            let _ = device.streams().event_destroy(e); // for the caller it has long been gone
+        }
+    }
+
+    /// An event of ours, to be recorded.
+    pub(super) fn event(&self, device: &dyn Device) -> Result<EventId> {
+        let spare = lock(&self.spare).pop();
+        spare.map_or_else(|| self.calls.of_events(|| device.streams().event_create()), Ok)
+    }
+
+    /// An event of ours, recorded after everything that is queued on `stream`; `None`: all of that is done.
+    pub(super) fn record(&self, device: &dyn Device, stream: StreamId) -> Result<Option<EventId>> {
+        if device.streams().recording_waits() {
+            reentry::may_block()?;
+        }
+        let event = match self.event(device) {
+            Ok(e) => e,
+            Err(e) if e.code() == Code::Unsupported => {
+                // Without events the stream is waited for.
+                reentry::may_block()?;
+                let wait = || match stream {
+                    EVERY => device.synchronize(),
+                    s => device.streams().synchronize(s),
+                };
+                return self.calls.waits(wait).map(|()| None);
+            }
+            Err(e) => return Err(e),
+        };
+        let recorded = self.calls.of_events(|| match stream {
+            EVERY => external(device).and_then(|e| e.record_all(event)),
+            s => match device.streams().event_record(s, event) {
+                // The stream was the device's own before, so its creator has destroyed it without notice (or it does
+                // not accept our events). Its work may still run, and nothing else can tell.
+                Err(e) if matches!(e.code(), Code::UnknownStream | Code::UnknownEvent) => {
+                    device.external_streams().map_or(Err(e), |x| x.record_all(event))
+                }
+                other => other,
+            },
+        });
+        self.recorded(event, recorded).map(Some)
+    }
+
+    /// Puts an event that could not be recorded back among the spare ones.
+    pub(super) fn recorded(&self, event: EventId, how: Result<()>) -> Result<EventId> {
+        how.map(|()| event).inspect_err(|_| lock(&self.spare).push(event))
+    }
+
+    /// Waits for an event.
+    pub(super) fn sync_event(&self, event: EventId) -> Result<()> {
+        let c = self.call()?;
+        self.calls.waits(|| c.device.streams().event_synchronize(event))
+    }
+}
+
+impl CorePoints for DeviceBacking {
+    fn passed(&self, point: Point) -> Result<bool> {
+        match self.points.get(point)? {
+            Query::Event(e) => {
+                let c = self.call()?;
+                self.calls.of_events(|| c.device.streams().event_query(e))
+            }
+            Query::Borrowed(n) => {
+                let c = self.call()?;
+                self.calls.of_events(|| self.points.borrowed.passed(c.device.streams(), n))
+            }
+            Query::Visit(v) => v.passed(),
+            Query::Answer(answer) => Ok(answer),
+        }
+    }
+
+    fn wait(&self, stream: u64, point: Point) -> Result<()> {
+        let c = self.call()?;
+        if c.device.streams().awaiting_waits() {
+            reentry::may_block()?;
+        }
+        match self.points.get(point)? {
+            Query::Event(e) => self.calls.of_events(|| c.device.streams().wait_event(stream, e)),
+            Query::Borrowed(n) => match self.points.borrowed.event(n) {
+                Some(e) => self.calls.of_events(|| c.device.streams().wait_event(stream, e)),
+                None => Ok(()), // it has completed
+            },
+            Query::Answer(true) => Ok(()),
+            Query::Visit(_) => fail!(Code::Unsupported, "no stream waits for work of another device"),
+            Query::Answer(false) => fail!(Code::Unsupported, "no stream waits for other processes"),
+        }
+    }
+
+    fn sync(&self, point: Point) -> Result<()> {
+        match self.points.get(point)? {
+            Query::Visit(v) => v.sync(),
+            Query::Event(e) => self.sync_event(e),
+            Query::Borrowed(n) => match self.points.borrowed.event(n) {
+                Some(e) => self.sync_event(e),
+                None => Ok(()), // it has completed
+            },
+            Query::Answer(true) => Ok(()),
+            Query::Answer(false) => fail!(Code::Unsupported, "nobody waits for other processes"),
+        }
+    }
+
+    fn forget(&self, point: Point) {
+        match self.points.take(point) {
+            Taken::Nothing => {}
+            Taken::Ours(event) => lock(&self.spare).push(event),
+            Taken::Theirs(event) => lock(&self.dead).push(event),
+        }
+    }
+}

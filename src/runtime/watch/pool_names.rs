@@ -1,0 +1,52 @@
+//! The names of a device's pools, for those who are told of them: errors, reports, histories and snapshots.
+//!
+//! Most devices have none: then nothing is locked.
+
+use crate::base::sync::system::{Mutex, lock};
+use crate::core::{OomReport, PoolId};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// The names of one device's pools.
+#[derive(Default)]
+pub(crate) struct PoolNames {
+    /// Whether there ever were any. Relaxed: a thread that misses a name is one that came before it.
+    any: AtomicBool,
+    names: Mutex<BTreeMap<PoolId, String>>,
+}
+
+impl PoolNames {
+    pub(crate) fn set(&self, pool: PoolId, name: &str) {
+        lock(&self.names).insert(pool, name.to_owned());
+        self.any.store(true, Relaxed);
+    }
+
+    /// The name of a pool, if it has one.
+    pub(crate) fn get(&self, pool: PoolId) -> Option<String> {
+        if self.any.load(Relaxed) { lock(&self.names).get(&pool).cloned() } else { None }
+    }
+
+    /// The pools that have this name.
+    pub(crate) fn pools(&self, name: &str) -> Vec<PoolId> {
+        let names = lock(&self.names);
+        names.iter().filter(|(_, n)| *n == name).map(|(&pool, _)| pool).collect()
+    }
+
+    pub(crate) fn remove(&self, pool: PoolId) {
+        if self.any.load(Relaxed) {
+            lock(&self.names).remove(&pool);
+        }
+    }
+
+    pub(crate) fn clear(&self) {
+        lock(&self.names).clear();
+    }
+
+    /// Fills in the names of the pools in a report.
+    pub(crate) fn complete(&self, r: &mut OomReport) {
+        r.pool_name = self.get(r.pool).unwrap_or_default();
+        for h in &mut r.pools {
+            h.name = h.pool.and_then(|p| self.get(p)).unwrap_or_default();
+        }
+    }
+}
