@@ -9,7 +9,7 @@ use super::OWNER_SHIFT;
 /// live block there, with `BLOCKS` set: so one comparison says that a block is live, has no flag, and is of the tier that
 /// the granule serves. No state has that bit, and so none fits a granule in which no block starts.
 pub(crate) mod use_of {
-    use super::super::kind;
+    use super::super::state::kind;
     use crate::core::shape::TIER_SHIFT;
 
     /// The mark of a granule in which blocks can start.
@@ -101,7 +101,7 @@ impl GranuleUse {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::kind;
+    use super::super::state::kind;
     use super::*;
     use crate::core::shape::TIER_SHIFT;
 

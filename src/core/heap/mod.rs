@@ -45,6 +45,7 @@ mod place;
 mod quick;
 mod scatter;
 mod space;
+mod stuck;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -53,10 +54,10 @@ mod whole;
 pub(crate) use best_fit::WORTH_MAPPING;
 pub(crate) use fast::{EnteredHeap, Fast, HeapPath, HeapSeat, Outside, Reused, Way};
 pub(crate) use granules::FreeBlock;
-use idle::Idle;
-pub(crate) use idle::Stuck;
 pub(crate) use scatter::{Runs, Scratch, Unscattered};
 pub(crate) use space::Space;
+use stuck::Idle;
+pub(crate) use stuck::Stuck;
 pub(crate) use waiting::{Waiting, WaitingList};
 
 /// The number of lists of freed small and medium blocks, one for each size (`shape::list_of`), rounded up to what a byte

@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 
 mod captured;
+mod ends;
 mod fence;
 mod stream;
 #[cfg(all(test, not(loom)))]
@@ -56,7 +57,7 @@ struct Streams {
     /// were passed when last checked.
     ended: Vec<Fence>,
     /// How many of them were open at the last check. The list is checked again once it is twice that long, plus
-    /// `stream::ENDED`.
+    /// `ends::ENDED`.
     looked: usize,
 }
 

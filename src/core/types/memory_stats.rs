@@ -1,6 +1,6 @@
 //! Statistics in full, by the names that users of PyTorch know.
 
-use super::Counter;
+use super::counter::Counter;
 
 /// One quantity over time. As long as what is accumulated is not reset, `allocated - freed` is `current`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
