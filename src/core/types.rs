@@ -77,6 +77,15 @@ impl Stats {
     }
 }
 
+/// How much is live, and how much was ever freed: two of these tell whether something was freed in between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveAndFreed {
+    /// Bytes in live blocks after rounding.
+    pub live_bytes: u64,
+    /// How many blocks were ever freed.
+    pub freed_blocks: u64,
+}
+
 /// What the blocks of one tag have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TagStats {
@@ -120,14 +129,14 @@ impl BlockInfo {
     }
 }
 
-/// A block that is about to be freed, as it is told.
+/// What is reported of a block that is about to be freed.
 #[derive(Clone, Copy, Debug)]
 pub struct Freeing {
     /// The block, with the stream that ordered its use, if one did: also one that has ended.
     pub block: BlockInfo,
     /// That stream orders its use no more, mostly since it has ended; its work may still run.
     pub ended: bool,
-    /// It can be used again at once, in the order of that stream. Otherwise it is told of when it can be
+    /// It can be used again at once, in the order of that stream. Otherwise that is reported once it is possible
     /// ([`Backing::free_completed`](super::Backing::free_completed)).
     pub at_once: bool,
 }

@@ -466,7 +466,7 @@ impl Memory {
     /// stream that are freed from now on wait for that, too.
     pub(crate) fn visited(&self, of: &'static Order, waits: Waits) {
         if !waits.is_over() {
-            self.order().visit(self.supply().visit(of, waits));
+            self.order().note_foreign_work(self.supply().visit(of, waits));
         }
     }
 

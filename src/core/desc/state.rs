@@ -1,7 +1,7 @@
 //! The state word of a block: its kind in the low four bits, its tier above them, then its flags; of a live block, also
 //! the number of its heap.
 
-use super::super::shape::TIER_SHIFT;
+use super::super::shape::{TIER_MASK, TIER_SHIFT, Tier};
 
 /// What a block currently is: the low four bits of its state word.
 pub(crate) mod kind {
@@ -25,8 +25,13 @@ pub(crate) mod kind {
     pub(crate) const MASK: u32 = 15;
 }
 
-/// The tier bits of a scattered block. Those of any other block are its [`Tier`](super::super::shape::Tier).
+/// The tier bits of a scattered block. Those of any other block are its [`Tier`].
 pub(crate) const ALIAS: u32 = 3;
+/// The state of a free block of a tier.
+pub(crate) const fn free_state(tier: Tier) -> u32 {
+    kind::FREE | (tier as u32) << TIER_SHIFT
+}
+
 /// A live block that other streams have used, or that is a segment of its own: its free takes the slow path.
 pub(crate) const USES: u32 = 1 << 8;
 /// A live block that is a whole segment, taken for it and given back when it is freed.
@@ -42,6 +47,6 @@ pub(crate) const OVERSIZE: u32 = 1 << 12;
 /// flag and is the heap's.
 pub(crate) const OWNER_SHIFT: u32 = 16;
 /// Kind and flags in the state of a live block: all but its tier and its heap.
-pub(super) const PLAIN: u32 = ((1 << OWNER_SHIFT) - 1) & !(3 << TIER_SHIFT);
+pub(super) const PLAIN: u32 = ((1 << OWNER_SHIFT) - 1) & !TIER_MASK;
 /// What a claim for a remote free changes in the state of a live block.
 pub(super) const CLAIM: u32 = kind::LIVE ^ kind::REMOTE;

@@ -54,8 +54,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     /// Puts a free large block, whose tags are in place, into the bins.
     #[inline(always)]
     pub(super) fn bin(&mut self, id: Id) {
-        let maps = self.maps();
-        self.state.large.insert(maps, id);
+        self.large_mut().insert(id);
         if self.state.keeps_whole {
             self.note_binned(id);
         }
@@ -67,8 +66,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         if self.state.keeps_whole {
             self.note_taken(id);
         }
-        let maps = self.maps();
-        self.state.large.remove(maps, id);
+        self.large_mut().remove(id);
     }
 
     /// [units] free in whole segments.
@@ -107,7 +105,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     /// too many spared segments come before it. It stays in the bins.
     pub(super) fn find_sparing(&self, units: u32) -> Id {
         let (mut found, mut left) = (0, MOST_PASSED);
-        self.state.large.walk(self.maps(), units, |id| {
+        self.large().walk(units, |id| {
             if !self.is_spared(id, units) {
                 found = id;
                 return false;

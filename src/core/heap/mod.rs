@@ -9,7 +9,7 @@
 //! methods do all the work. The other files here add methods to it, one file for each tier or kind of work.
 
 use super::aliases::Aliases;
-use super::bins::Bins;
+use super::bins::{Bins, LargeBins, MediumBins, SmallBins};
 use super::desc::{Found, GranuleUse, Id, Maps, OWNER_SHIFT, kind};
 use super::order::{Fence, Stream};
 use super::shape::{MEDIUM_SHIFT, SMALL_SHIFT, Served};
@@ -31,6 +31,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, OnceLock};
 
 mod best_fit;
+mod bins_of;
 mod blocks;
 #[cfg(test)]
 mod check;
@@ -58,7 +59,7 @@ pub(crate) use scatter::{Runs, Scratch, Unscattered};
 pub(crate) use space::Space;
 use stuck::Idle;
 pub(crate) use stuck::Stuck;
-pub(crate) use waiting::{Waiting, WaitingList};
+pub(crate) use waiting::{Ready, Waiting, WaitingList};
 
 /// The number of lists of freed small and medium blocks, one for each size (`shape::list_of`), rounded up to what a byte
 /// can say, so that indexing needs no bounds check. Those beyond the last one are never touched.
@@ -118,9 +119,9 @@ pub(crate) struct HeapState {
     rests: bool,
     /// The number of allocations until the remote list is checked again.
     pub countdown: u32,
-    small: Bins<10, 1>,
-    medium: Bins<7, 1>,
-    large: Bins<28, 16>,
+    small: SmallBins,
+    medium: MediumBins,
+    large: LargeBins,
     /// What of the large tier is free; kept where `keeps_whole` says so.
     idle: Idle,
     /// Whole segments are cut sparingly (`idle.rs`).

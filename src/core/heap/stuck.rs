@@ -32,13 +32,9 @@ impl Stuck {
         self.most.store(i64::try_from(most).unwrap_or(i64::MAX), Relaxed);
     }
 
-    /// Notes how much was allocated at some time. Only the thread that holds the ledger calls this, so no value is lost
-    /// between the load and the store.
+    /// Notes how much was allocated at some time.
     pub(crate) fn note_peak(&self, peak: u64) {
-        let peak = i64::try_from(peak).unwrap_or(i64::MAX);
-        if peak > self.peak.load(Relaxed) {
-            self.peak.store(peak, Relaxed);
-        }
+        self.peak.fetch_max(i64::try_from(peak).unwrap_or(i64::MAX), Relaxed);
     }
 
     /// Adds what a heap has counted since the last time.

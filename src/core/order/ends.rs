@@ -62,15 +62,16 @@ impl Order {
         Ok(stream)
     }
 
-    /// The streams that were named here and have not ended: their numbers, by lane. Lane 0 stands for all.
-    pub(crate) fn by_lane(&self) -> BTreeMap<u64, u64> {
+    /// The ids of the streams that were named here and have not ended, by serial number. Serial number 0 stands for all
+    /// streams together.
+    pub(crate) fn ids_by_serial(&self) -> BTreeMap<u64, u64> {
         let all: Vec<Arc<Stream>> = {
             let s = lock(&self.streams);
             let elsewhere = s.elsewhere.values().filter_map(Weak::upgrade);
             s.known.values().cloned().chain(elsewhere).collect()
         };
         // The last of one is dropped with nothing locked: its fence goes with it.
-        all.iter().map(|s| (s.lane, s.id)).collect()
+        all.iter().map(|s| (s.serial, s.id)).collect()
     }
 
     /// A stream of another device is about to end. Blocks here that wait for its work must not mistake a new stream
@@ -80,7 +81,7 @@ impl Order {
         let Some(stream) = known else { return };
         // If no point can be made now, that is left for later: the backing knows what to do for an ended stream.
         if let Ok(made) = self.mark(&stream) {
-            let fence = self.source.fence(stream.lane, made);
+            let fence = self.source.fence(stream.serial, made);
             if made.is_none() {
                 fence.set_passed();
             }
@@ -111,7 +112,7 @@ impl Order {
         let waited = made.is_err() && self.check_wait().and_then(|()| self.backing().sync_stream(id)).is_ok();
         let over = waited || matches!(made, Ok(None));
         // If it could not be waited for either, only a wait for the device passes the fence.
-        let fence = self.source.fence(stream.lane, made.ok().flatten());
+        let fence = self.source.fence(stream.serial, made.ok().flatten());
         if over {
             fence.set_passed();
         }

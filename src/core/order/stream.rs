@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(crate) struct Stream {
     pub id: u64,
     /// Its serial number among all streams ever used here.
-    pub lane: u64,
+    pub serial: u64,
     /// It belongs to another device or context: only its points are known here.
     pub elsewhere: bool,
     /// A thread is ending it, or has ended it.
@@ -22,12 +22,12 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(id: u64, lane: u64) -> Stream {
-        Stream { id, lane, elsewhere: false, ends: AtomicBool::new(false), end: Mutex::new(None) }
+    pub(super) fn new(id: u64, serial: u64) -> Stream {
+        Stream { id, serial, elsewhere: false, ends: AtomicBool::new(false), end: Mutex::new(None) }
     }
 
-    pub(super) fn elsewhere(id: u64, lane: u64) -> Stream {
-        Stream { elsewhere: true, ..Stream::new(id, lane) }
+    pub(super) fn elsewhere(id: u64, serial: u64) -> Stream {
+        Stream { elsewhere: true, ..Stream::new(id, serial) }
     }
 
     /// The fence that it left behind, if it has ended or is about to.

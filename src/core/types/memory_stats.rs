@@ -67,12 +67,12 @@ macro_rules! memory_stats {
         }
 
         impl MemoryStats {
-            /// Quantities that are told of each class, with their names, in order.
+            /// Quantities that are reported of each class, with their names, in order.
             pub fn splits(&self) -> Vec<(&'static str, &Split)> {
                 vec![$((stringify!($s), &self.$s)),+]
             }
 
-            /// Quantities that are told as a whole, with their names, in order.
+            /// Quantities that are reported as a whole, with their names, in order.
             pub fn flows(&self) -> Vec<(&'static str, &Flow)> {
                 vec![$((stringify!($f), &self.$f)),+]
             }

@@ -7,8 +7,8 @@ use crate::base::sync::levels::{Called, check_unlocked};
 use crate::base::sync::system::Mutex;
 use crate::base::sync::thread_token;
 use crate::core::{
-    Backing, BlockInfo, Completed, EVERY, GRANULE, Order, Point, Points as CorePoints, PoolId, Waits,
-    alias_one_by_one,
+    Backing, BlockInfo, Completed, EVERY, GRANULE, GranuleRun, Order, Point, Points as CorePoints, PoolId,
+    Waits, alias_one_by_one,
 };
 use crate::device::{CopyKind, Device, EventId, Mapping, StreamId, Whose};
 use crate::fail;
@@ -403,16 +403,16 @@ impl Backing for Supply {
         self.ask_again();
         self.views.check(offset / GRANULE, u64::from(count))?;
         self.taking(|m| m.map(offset, u64::from(first), u64::from(count)))?;
-        self.shown(offset, &[(first, count)]);
+        self.shown(offset, &[GranuleRun { first, count }]);
         Ok(())
     }
 
-    fn alias_runs(&self, offset: u64, runs: &[(u32, u32)]) -> Result<()> {
+    fn alias_runs(&self, offset: u64, runs: &[GranuleRun]) -> Result<()> {
         if runs.len() < 2 || !self.device.mapping().is_some_and(Mapping::maps_together) {
             return alias_one_by_one(self, offset, runs);
         }
         self.ask_again();
-        let wide: Vec<(u64, u64)> = runs.iter().map(|r| (u64::from(r.0), u64::from(r.1))).collect();
+        let wide: Vec<(u64, u64)> = runs.iter().map(|r| (r.first.into(), r.count.into())).collect();
         self.views.check(offset / GRANULE, wide.iter().map(|r| r.1).sum())?;
         self.taking(|m| m.map_runs(offset, &wide))?;
         self.shown(offset, runs);

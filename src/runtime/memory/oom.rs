@@ -2,7 +2,7 @@
 
 use super::state::{How, Memory};
 use crate::base::error::{Code, Error, Result};
-use crate::core::{OomReport, PoolId};
+use crate::core::{LiveAndFreed, OomReport, PoolId};
 use crate::fail;
 use crate::runtime::explain::{Asked, ask_device};
 use crate::runtime::rescue::OomHandler;
@@ -30,8 +30,8 @@ impl Memory {
         }
     }
 
-    /// [B] in live blocks, and how many blocks were freed ever. The device is not asked anything.
-    pub(super) fn live_and_freed(&self) -> (u64, u64) {
+    /// How much is live, and how many blocks were ever freed. Does not query the device.
+    pub(super) fn live_and_freed(&self) -> LiveAndFreed {
         match &self.how {
             How::Pooled(p) => p.pond.statistics().live_and_freed(),
             How::Unpooled(u) => u.live_and_freed(),
