@@ -73,11 +73,18 @@ pub(crate) struct Gone {
     pub id: Id,
 }
 
+/// A range of addresses, and the pieces that are mapped there.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    pub at: GranuleRun,
+    pub pieces: Pieces,
+}
+
 /// What is to be done with ranges whose granules go to sleep.
 #[derive(Debug, Default)]
 pub(crate) struct Showing {
-    /// Ranges of sleeping granules only, which are mapped again at the same addresses later: addresses and pieces.
-    pub hide: Vec<(GranuleRun, Pieces)>,
+    /// Ranges of sleeping granules only, which are mapped again at the same addresses later.
+    pub hide: Vec<Shown>,
     /// Idle ranges that contain other granules too. No block can need them again; they are leaving.
     pub leave: Vec<Gone>,
 }
@@ -273,7 +280,7 @@ impl Aliases {
         for (index, e) in self.entries.iter().enumerate() {
             let Some(e) = e.as_ref().filter(|e| !e.hidden && e.state != State::Leaving) else { continue };
             if every_granule(&e.pieces).all(&sleeps) {
-                out.hide.push((e.shown, e.pieces.clone()));
+                out.hide.push(Shown { at: e.shown, pieces: e.pieces.clone() });
             } else if every_granule(&e.pieces).any(&sleeps) && e.state == State::Idle {
                 leave.push(index as u32);
             }
@@ -367,7 +374,7 @@ mod tests {
         a.set_idle(mixed);
         let s = a.showing(|g| g != 1);
         assert_eq!((s.hide.len(), s.leave.len()), (1, 1));
-        assert_eq!((s.hide[0].0.first, s.leave[0].index), (1000, mixed));
+        assert_eq!((s.hide[0].at.first, s.leave[0].index), (1000, mixed));
         a.set_hidden(1000, true);
         assert!(a.take_hidden(1000).is_none(), "it is in use");
         a.set_idle(whole);

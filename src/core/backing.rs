@@ -4,7 +4,7 @@
 //! No lock of the pond is held during a call. Calls may come from any thread and run concurrently. A call for a range
 //! of memory is made only by the operation that owns the range, so no two calls concern the same range at a time.
 
-use super::units::GRANULE_SHIFT;
+use super::units::GranuleRun;
 use crate::base::error::{Code, Error, Result};
 
 /// A freed block whose wait is over.
@@ -44,31 +44,30 @@ pub trait Points: Send + Sync {
 pub trait Backing: Points {
     /// Creates granules `first..first + count` and maps each at its own offset, all or none.
     fn create(&self, first: u32, count: u32) -> Result<()>;
-    /// The same in physical allocations of `each` granules, but perhaps the last: ties, which are released only as wholes,
-    /// and mapped nowhere else.
+    /// The same in physical allocations of `each` granules, the last one perhaps of fewer: ties, which are released as a
+    /// whole, and mapped elsewhere only as a whole.
     fn create_tied(&self, first: u32, count: u32, _each: u32) -> Result<()> {
         self.create(first, count)
     }
-    /// The same as either for memory that the pond had before and needs back: `tied` in one tie.
+    /// Creates granules again that the pond has released and needs back: with `tied`, all in one tie.
     fn create_again(&self, first: u32, count: u32, tied: bool) -> Result<()> {
         if tied { self.create_tied(first, count, count) } else { self.create(first, count) }
     }
     /// Unmaps and releases granules, of ties all. After a failure they are there as before, at their offsets.
     fn release(&self, first: u32, count: u32) -> Result<()>;
-    /// The same for granules that the pond gives up whatever the device says: the backing keeps trying.
+    /// Releases granules that the pond gives up, whether or not the device agrees: the backing keeps trying.
     fn discard(&self, first: u32, count: u32) {
         let _ = self.release(first, count); // enough for a backing that never refuses
     }
-    /// Maps granules `first..first + count` at `offset` too, all or none.
+    /// Also maps granules `first..first + count` at `offset`, all or none.
     fn alias(&self, offset: u64, first: u32, count: u32) -> Result<()>;
-    /// Maps runs of granules, each its first and how many, side by side from `offset` on, all or none. Nobody knows
-    /// these addresses yet.
-    fn alias_runs(&self, offset: u64, runs: &[(u32, u32)]) -> Result<()> {
+    /// Maps runs of granules side by side from `offset` on, all or none. Nobody knows these addresses yet.
+    fn alias_runs(&self, offset: u64, runs: &[GranuleRun]) -> Result<()> {
         alias_one_by_one(self, offset, runs)
     }
     /// Unmaps `bytes` at `offset`.
     fn unalias(&self, offset: u64, bytes: u64) -> Result<()>;
-    /// The same for a mapping that the pond gives up whatever the device says, as with [`discard`](Self::discard).
+    /// The same for a mapping that the pond gives up, as with [`discard`](Self::discard).
     fn discard_view(&self, offset: u64, bytes: u64) {
         let _ = self.unalias(offset, bytes); // as there
     }
@@ -115,12 +114,12 @@ pub trait Backing: Points {
     fn may_change(&self) -> bool {
         true
     }
-    /// Whether all work that was queued on the device's streams before this call is done, as far as that can be told at
-    /// no cost; see `Streams::idle` of the device. A backing that cannot tell answers `false`.
+    /// Whether all work that was queued on the device's streams before this call is done, as far as the device knows at no
+    /// cost; see `Streams::idle` of the device. A backing that does not know answers `false`.
     fn idle(&self) -> bool {
         false
     }
-    /// Whether the stream exists; a device that cannot tell answers `true`.
+    /// Whether the stream exists; a device that does not know answers `true`.
     fn knows(&self, stream: u64) -> bool;
     /// Whether the stream is still one of those that [`streams`](Self::streams) lists, or may be somebody else's. Makes
     /// no call to the device. A stream for which this is false must not be queried.
@@ -153,11 +152,11 @@ pub trait Backing: Points {
     fn ordered_by(&self, _stream: u64) -> bool {
         true
     }
-    /// A freed block that had to wait for something has become reusable, or is about to go back to the device: for
-    /// those who watch. It may come with locks of the pond held, so it calls nothing and waits for nothing.
+    /// Reports that a freed block that had to wait has become reusable, or is about to go back to the device. Locks of the
+    /// pond may be held, so an implementation calls nothing and waits for nothing.
     fn free_completed(&self, _freed: Completed) {}
-    /// The address of an offset that the pond has, for requests that want one at a multiple of something. It comes with
-    /// locks of the pond held, so it calls nothing and waits for nothing.
+    /// The address of an offset that the pond has, for requests that want an aligned one. Locks of the pond are held, so an
+    /// implementation calls nothing and waits for nothing.
     fn address(&self, offset: u64) -> u64 {
         offset
     }
@@ -167,16 +166,16 @@ pub trait Backing: Points {
 }
 
 /// [`Backing::alias_runs`] for a backing that maps one run with each call.
-pub fn alias_one_by_one<B: Backing + ?Sized>(backing: &B, offset: u64, runs: &[(u32, u32)]) -> Result<()> {
+pub fn alias_one_by_one<B: Backing + ?Sized>(backing: &B, offset: u64, runs: &[GranuleRun]) -> Result<()> {
     let mut at = offset;
-    for &(first, count) in runs {
-        if let Err(e) = backing.alias(at, first, count) {
+    for run in runs {
+        if let Err(e) = backing.alias(at, run.first, run.count) {
             if at > offset {
                 backing.discard_view(offset, at - offset);
             }
             return Err(e);
         }
-        at += u64::from(count) << GRANULE_SHIFT;
+        at += run.bytes();
     }
     Ok(())
 }

@@ -3,20 +3,37 @@
 //! tier the lists are sorted by size, then offset, so that the first block that fits is the best fit at the lowest
 //! offset. Each step along a list may be a cache miss, so at most `LOOK` are made; the fine tiers, where placement
 //! matters little, make none.
+//!
+//! [`Bins`] are the heads of the lists, which run through the descriptors of the blocks. What is done with a list needs
+//! both: [`Linked`]. The bins are part of the state of a heap, so the heap is locked.
 
-use super::desc::{Descs, Id, Maps};
+use super::desc::{Descs, Id};
+use std::ops::Deref;
 
 /// log2 of the number of lists for each power of two.
 const COLS_SHIFT: u32 = 5;
 /// The number of lists for each power of two.
 const COLS: usize = 1 << COLS_SHIFT;
 
-/// The free blocks of one tier. `ROWS` = log2 of the largest block in units - 3.
+/// The heads of the lists. `ROWS` = log2 of the largest block in units - 3.
 #[derive(Debug)]
 pub(crate) struct Bins<const ROWS: usize, const LOOK: usize> {
     rows: u32, // bit r: row r has a block
     cols: [u32; ROWS],
     head: [[Id; COLS]; ROWS],
+}
+
+/// Those of the small tier.
+pub(crate) type SmallBins = Bins<10, 1>;
+/// Those of the medium tier.
+pub(crate) type MediumBins = Bins<7, 1>;
+/// Those of the large tier.
+pub(crate) type LargeBins = Bins<28, 16>;
+
+/// Bins with the descriptors that their lists run through.
+pub(crate) struct Linked<'a, B> {
+    bins: B,
+    descs: Descs<'a>,
 }
 
 #[inline(always)]
@@ -34,54 +51,22 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
         Bins { rows: 0, cols: [0; ROWS], head: [[0; COLS]; ROWS] }
     }
 
-    /// Inserts a block, whose size must be set.
-    pub(crate) fn insert(&mut self, maps: &Maps, id: Id) {
-        let descs = maps.descs();
-        let d = descs.of(id);
-        let (r, c) = class(d.units());
-        let (mut before, mut next) = (0, self.head[r][c]);
-        if LOOK > 1 && next != 0 {
-            // Sorted by size, then offset, as far as `LOOK` steps reach.
-            let mine = (d.units(), d.off());
-            for _ in 0..LOOK {
-                let n = descs.of(next);
-                if mine < (n.units(), n.off()) {
-                    break;
-                }
-                (before, next) = (next, n.next());
-                if next == 0 {
-                    break;
-                }
-            }
-        }
-        d.set_next(next);
-        d.set_prev(before);
-        if next != 0 {
-            descs.of(next).set_prev(id);
-        }
-        if before != 0 {
-            descs.of(before).set_next(id);
-            return; // the list was not empty
-        }
-        self.head[r][c] = id;
-        self.cols[r] |= 1 << c;
-        self.rows |= 1 << r;
+    /// The lists, to read.
+    #[inline(always)]
+    pub(crate) fn linked<'a>(&'a self, descs: Descs<'a>) -> Linked<'a, &'a Self> {
+        Linked { bins: self, descs }
     }
 
-    /// Removes a block.
-    pub(crate) fn remove(&mut self, maps: &Maps, id: Id) {
-        let descs = maps.descs();
-        let d = descs.of(id);
-        let (next, prev) = (d.next(), d.prev());
-        if prev != 0 {
-            if next != 0 {
-                descs.of(next).set_prev(prev);
-            }
-            descs.of(prev).set_next(next);
-            return;
-        }
-        let (r, c) = class(d.units());
-        self.behead(descs, r, c, next);
+    /// The lists, to change.
+    #[inline(always)]
+    pub(crate) fn linked_mut<'a>(&'a mut self, descs: Descs<'a>) -> Linked<'a, &'a mut Self> {
+        Linked { bins: self, descs }
+    }
+
+    /// Whether the bins are empty.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows == 0
     }
 
     /// Removes the first block of a list; `next` is the one after it.
@@ -95,20 +80,6 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
         self.cols[r] &= !(1 << c);
         if self.cols[r] == 0 {
             self.rows &= !(1 << r);
-        }
-    }
-
-    /// Changes a block's offset and size; it keeps its place in its list if possible.
-    pub(crate) fn resize(&mut self, maps: &Maps, id: Id, off: u32, units: u32) {
-        let d = maps.desc(id);
-        let stays = LOOK <= 1 && class(d.units()) == class(units);
-        if !stays {
-            self.remove(maps, id);
-        }
-        d.set_off(off);
-        d.set_units(units);
-        if !stays {
-            self.insert(maps, id);
         }
     }
 
@@ -153,46 +124,116 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
         let c = self.cols[r].trailing_zeros() as usize % COLS;
         (self.head[r][c], r, c)
     }
+}
 
-    /// A block of at least `units`, left in the bins; 0 if there is none.
-    #[inline]
-    pub(crate) fn find(&self, maps: &Maps, units: u32) -> Id {
-        self.look(maps.descs(), units).0
+impl<const ROWS: usize, const LOOK: usize> Linked<'_, &mut Bins<ROWS, LOOK>> {
+    /// Inserts a block, whose size must be set.
+    pub(crate) fn insert(self, id: Id) {
+        let Linked { bins, descs } = self;
+        let d = descs.of(id);
+        let (r, c) = class(d.units());
+        let (mut before, mut next) = (0, bins.head[r][c]);
+        if LOOK > 1 && next != 0 {
+            // Sorted by size, then offset, as far as `LOOK` steps reach.
+            let mine = (d.units(), d.off());
+            for _ in 0..LOOK {
+                let n = descs.of(next);
+                if mine < (n.units(), n.off()) {
+                    break;
+                }
+                (before, next) = (next, n.next());
+                if next == 0 {
+                    break;
+                }
+            }
+        }
+        d.set_next(next);
+        d.set_prev(before);
+        if next != 0 {
+            descs.of(next).set_prev(id);
+        }
+        if before != 0 {
+            descs.of(before).set_next(id);
+            return; // the list was not empty
+        }
+        bins.head[r][c] = id;
+        bins.cols[r] |= 1 << c;
+        bins.rows |= 1 << r;
     }
 
-    /// The same, removed from the bins.
+    /// Removes a block.
+    pub(crate) fn remove(self, id: Id) {
+        let Linked { bins, descs } = self;
+        let d = descs.of(id);
+        let (next, prev) = (d.next(), d.prev());
+        if prev != 0 {
+            if next != 0 {
+                descs.of(next).set_prev(prev);
+            }
+            descs.of(prev).set_next(next);
+            return;
+        }
+        let (r, c) = class(d.units());
+        bins.behead(descs, r, c, next);
+    }
+
+    /// Changes a block's offset and size; it keeps its place in its list if possible.
+    pub(crate) fn resize(self, id: Id, off: u32, units: u32) {
+        let Linked { bins, descs } = self;
+        let d = descs.of(id);
+        let stays = LOOK <= 1 && class(d.units()) == class(units);
+        if !stays {
+            bins.linked_mut(descs).remove(id);
+        }
+        d.set_off(off);
+        d.set_units(units);
+        if !stays {
+            bins.linked_mut(descs).insert(id);
+        }
+    }
+
+    /// Takes a block of at least `units` out of the bins; 0 if there is none.
     #[inline]
-    pub(crate) fn take(&mut self, maps: &Maps, units: u32) -> Id {
-        let descs = maps.descs();
-        let (id, r, c) = self.look(descs, units);
+    pub(crate) fn take(self, units: u32) -> Id {
+        let Linked { bins, descs } = self;
+        let (id, r, c) = bins.look(descs, units);
         if id == 0 {
             return 0;
         }
         let d = descs.of(id);
         let (next, prev) = (d.next(), d.prev());
         if prev == 0 {
-            self.behead(descs, r, c, next);
+            bins.behead(descs, r, c, next);
         } else {
-            self.remove(maps, id);
+            bins.linked_mut(descs).remove(id);
         }
         id
     }
+}
+
+impl<const ROWS: usize, const LOOK: usize, B: Deref<Target = Bins<ROWS, LOOK>>> Linked<'_, B> {
+    /// A block of at least `units`, left in the bins; 0 if there is none.
+    #[inline]
+    pub(crate) fn find(&self, units: u32) -> Id {
+        self.bins.look(self.descs, units).0
+    }
 
     /// Calls `each` for every block of at least `units`, smallest lists first, until it answers `false`.
-    pub(crate) fn walk(&self, maps: &Maps, units: u32, mut each: impl FnMut(Id) -> bool) {
+    pub(crate) fn walk(&self, units: u32, mut each: impl FnMut(Id) -> bool) {
+        let Linked { bins, descs } = self;
         let (r0, c0) = class(units);
-        let mut rows = self.rows & (!0u32 << r0);
+        let mut rows = bins.rows & (!0u32 << r0);
         while rows != 0 {
             let r = rows.trailing_zeros() as usize;
             rows &= rows - 1;
-            let mut cols = self.cols[r] & if r == r0 { !0u32 << c0 } else { !0 };
+            let mut cols = bins.cols[r] & if r == r0 { !0u32 << c0 } else { !0 };
             while cols != 0 {
                 let c = cols.trailing_zeros() as usize;
                 cols &= cols - 1;
-                let mut id = self.head[r][c];
+                let mut id = bins.head[r][c];
                 while id != 0 {
-                    let next = maps.desc(id).next();
-                    if maps.desc(id).units() >= units && !each(id) {
+                    let next = descs.of(id).next();
+                    if descs.of(id).units() >= units && !each(id) {
                         return;
                     }
                     id = next;
@@ -202,19 +243,14 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
     }
 
     /// [units] the largest block; 0 when there is none. A list is in order as far as `LOOK` steps reach, so no more than
-    /// `most` blocks of the last one are looked at.
-    pub(crate) fn largest(&self, maps: &Maps, most: usize) -> u32 {
-        let Some(r) = self.rows.checked_ilog2() else { return 0 };
-        let Some(c) = self.cols[r as usize].checked_ilog2() else { return 0 };
-        let first = self.head[r as usize][c as usize];
-        let list = std::iter::successors(Some(first), |&id| Some(maps.desc(id).next()));
-        list.take_while(|&id| id != 0).take(most).map(|id| maps.desc(id).units()).max().unwrap_or(0)
-    }
-
-    /// Whether the bins are empty.
-    #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.rows == 0
+    /// `most` blocks of the last one are visited.
+    pub(crate) fn largest(&self, most: usize) -> u32 {
+        let Linked { bins, descs } = self;
+        let Some(r) = bins.rows.checked_ilog2() else { return 0 };
+        let Some(c) = bins.cols[r as usize].checked_ilog2() else { return 0 };
+        let first = bins.head[r as usize][c as usize];
+        let list = std::iter::successors(Some(first), |&id| Some(descs.of(id).next()));
+        list.take_while(|&id| id != 0).take(most).map(|id| descs.of(id).units()).max().unwrap_or(0)
     }
 }
 
@@ -222,6 +258,7 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 mod tests {
     use super::*;
+    use crate::core::desc::Maps;
     use crate::core::shape::{Fine, Shape};
     use proptest::prelude::*;
 
@@ -249,9 +286,9 @@ mod tests {
                 let id = i as u32 + 1;
                 m.desc(id).set_units(s);
                 m.desc(id).set_off(i as u32 * 10);
-                b.insert(&m, id);
+                b.linked_mut(m.descs()).insert(id);
             }
-            let found = b.find(&m, want);
+            let found = b.linked(m.descs()).find(want);
             let (r, c) = class(want);
             // A block in a higher list is always found; in the list of `want` itself only the first few are seen.
             let sure = sizes.iter().any(|&s| class(s) > (r, c));
@@ -260,10 +297,10 @@ mod tests {
                 prop_assert!(m.desc(found).units() >= want);
             }
             // The block that `take` removes is the one that `find` returned.
-            prop_assert_eq!(b.take(&m, want), found);
-            for id in (1..=sizes.len() as u32).filter(|&id| id != found) { b.remove(&m, id); }
+            prop_assert_eq!(b.linked_mut(m.descs()).take(want), found);
+            for id in (1..=sizes.len() as u32).filter(|&id| id != found) { b.linked_mut(m.descs()).remove(id); }
             prop_assert!(b.is_empty());
-            prop_assert_eq!(b.find(&m, 1), 0);
+            prop_assert_eq!(b.linked(m.descs()).find(1), 0);
         }
 
         #[test]
@@ -277,29 +314,29 @@ mod tests {
                 for (id, b) in [(i as u32 + 1, true), (i as u32 + 1 + half, false)] {
                     m.desc(id).set_units(s);
                     m.desc(id).set_off(id * 10);
-                    if b { ordered.insert(&m, id) } else { any.insert(&m, id) }
+                    if b { ordered.linked_mut(m.descs()).insert(id) } else { any.linked_mut(m.descs()).insert(id) }
                 }
             }
             for (i, &(_, s)) in sizes.iter().enumerate() {
                 let id = i as u32 + 1;
-                ordered.resize(&m, id, id * 10 + 1, s);
-                any.resize(&m, id + half, id * 10 + 1, s);
+                ordered.linked_mut(m.descs()).resize(id, id * 10 + 1, s);
+                any.linked_mut(m.descs()).resize(id + half, id * 10 + 1, s);
             }
             let sure = sizes.iter().any(|&(_, s)| class(s) > class(want));
-            for found in [ordered.find(&m, want), any.find(&m, want)] {
+            for found in [ordered.linked(m.descs()).find(want), any.linked(m.descs()).find(want)] {
                 prop_assert!(!sure || found != 0);
                 prop_assert!(found == 0 || m.desc(found).units() >= want);
             }
             let mut last = (0, 0);
-            ordered.walk(&m, 1, |id| {
+            ordered.linked(m.descs()).walk(1, |id| {
                 let now = class(m.desc(id).units());
                 assert!(now >= last);
                 last = now;
                 true
             });
             for id in 1..=half {
-                ordered.remove(&m, id);
-                any.remove(&m, id + half);
+                ordered.linked_mut(m.descs()).remove(id);
+                any.linked_mut(m.descs()).remove(id + half);
             }
             prop_assert!(ordered.is_empty() && any.is_empty());
         }

@@ -6,9 +6,12 @@
 //! therefore trusts an entry only if the descriptor agrees.
 //!
 //! All words are atomics used `Relaxed`: they are written under the heap's lock, and read without it by frees from
-//! other threads, which decide only by the compare-exchange on the state.
+//! other threads, which decide only by the compare-exchange on the state. Nothing here takes the lock of a heap; the
+//! locks of the table slots and of the spare ids are held for moments only.
 
-use super::shape::{MEDIUM_SHIFT, SMALL_SHIFT, Shape, TIER_SHIFT, Tier, shift_of, unit_shift};
+use super::shape::{
+    MEDIUM_SHIFT, SMALL_SHIFT, Shape, TIER_MASK, TIER_SHIFT, Tier, shift_of, tier_bits_of, unit_shift,
+};
 use super::units::{GRANULE_SHIFT, LARGE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, granule_bytes};
 use crate::base::error::Result;
 use crate::base::mapped_array::{MappedArray, Pair};
@@ -20,61 +23,31 @@ use std::sync::{Arc, OnceLock};
 mod find;
 mod granule;
 mod reserved;
+mod state;
 
 pub(crate) use granule::{GranuleUse, use_of};
 pub(crate) use reserved::Reserved;
+pub(crate) use state::{ALIAS, DIRECT, OVERSIZE, OWNER_SHIFT, TAGGED, TUNED, USES, free_state, kind};
+use state::{CLAIM, PLAIN};
 
 /// The number of a block's descriptor. 0: none.
 pub(crate) type Id = u32;
-
-/// What a block currently is: the low four bits of its state word.
-pub(crate) mod kind {
-    /// The id is not in use.
-    pub(crate) const UNUSED: u32 = 0;
-    /// In the bins of its heap.
-    pub(crate) const FREE: u32 = 1;
-    /// Allocated: the caller owns it.
-    pub(crate) const LIVE: u32 = 2;
-    /// Freed, not merged yet: on a list of its size in its heap.
-    pub(crate) const FREED: u32 = 3;
-    /// Freed by another thread, on its way to its heap.
-    pub(crate) const REMOTE: u32 = 4;
-    /// Freed, waiting for streams.
-    pub(crate) const WAITING: u32 = 5;
-    /// A granule that holds the blocks of a finer tier.
-    pub(crate) const CHUNK: u32 = 6;
-    /// A piece of a scattered block.
-    pub(crate) const EXTENT: u32 = 7;
-    /// The mask of these bits.
-    pub(crate) const MASK: u32 = 15;
-}
-/// The tier bits of the state: the [`Tier`], or this for a scattered block.
-pub(crate) const ALIAS: u32 = 3;
-/// A live block whose free must take the slow path: it waits for streams, or is a segment of its own.
-pub(crate) const USES: u32 = 1 << 8;
-/// A live block that is a whole segment, taken for it and given back when it is freed.
-pub(crate) const DIRECT: u32 = 1 << 9;
-/// A live block whose charge does not follow from its size alone (`tuned`): its free takes the slow path.
-pub(crate) const TUNED: u32 = 1 << 10;
-/// A block with a tag (`features/tags.rs`), live or waiting: its free takes the slow way.
-pub(crate) const TAGGED: u32 = 1 << 11;
-
-/// A live block that counts as oversize (`tuned`); it is `TUNED` or `DIRECT`, too.
-pub(crate) const OVERSIZE: u32 = 1 << 12;
-
-/// Where the number of its heap begins in the state of a live block: so one comparison says that a block is live, has no
-/// flag and is the heap's.
-pub(crate) const OWNER_SHIFT: u32 = 16;
-/// Kind and flags in the state of a live block: all but its tier and its heap.
-const PLAIN: u32 = ((1 << OWNER_SHIFT) - 1) & !(3 << TIER_SHIFT);
-/// What a claim for a remote free changes in it.
-const CLAIM: u32 = kind::LIVE ^ kind::REMOTE;
 
 /// A descriptor: 32 bytes, half a cache line. Six 32-bit words, which [`Desc`] gives their meaning, and a 64-bit one.
 type Record = Pair<[AtomicU32; 6], AtomicU64>;
 
 #[cfg(not(loom))] // whose atomics are more than their bits
 const _: () = assert!(size_of::<Record>() == 32);
+
+/// The words of a descriptor.
+mod word {
+    pub(super) const OFF: usize = 0;
+    pub(super) const UNITS: usize = 1;
+    pub(super) const STATE: usize = 2;
+    pub(super) const NEXT: usize = 3;
+    pub(super) const PREV: usize = 4;
+    pub(super) const AUX: usize = 5;
+}
 
 /// A view of one descriptor.
 #[derive(Clone, Copy)]
@@ -96,41 +69,41 @@ macro_rules! word {
 }
 
 impl<'a> Desc<'a> {
-    word!(off, set_off, 0, "Offset, in units of the tier.");
-    word!(units, set_units, 1, "Size, in units of the tier.");
+    word!(off, set_off, word::OFF, "Offset, in units of the tier.");
+    word!(units, set_units, word::UNITS, "Size, in units of the tier.");
     word!(
         next,
         set_next,
-        3,
+        word::NEXT,
         "Next in its bin; of a scattered block, its first piece; of a piece, the next one."
     );
-    word!(prev, set_prev, 4, "Previous in its bin; on the remote list, the next one.");
+    word!(prev, set_prev, word::PREV, "Previous in its bin; on the remote list, the next one.");
     word!(
         aux,
         set_aux,
-        5,
+        word::AUX,
         "For a scattered block, its entry in the alias cache; for a free large block in the bins, 1 if it is a whole segment; for a small or medium block that is live or freed, the list of its size."
     );
 
     /// Kind, tier and flags.
     #[inline(always)]
     pub(crate) fn state(self) -> u32 {
-        self.0.first[2].load(Relaxed)
+        self.0.first[word::STATE].load(Relaxed)
     }
     /// Kind, tier and flags.
     #[inline(always)]
     pub(crate) fn set_state(self, v: u32) {
         #[cfg(not(loom))]
-        self.0.first[2].store(v, Relaxed);
+        self.0.first[word::STATE].store(v, Relaxed);
         // A store that races with the exchange of `claim_remote`, after a load that saw the value which that exchange
         // replaces, is ordered after it: nothing comes between the read and the write of an exchange. Loom knows this
         // only of two exchanges.
         #[cfg(loom)]
-        self.0.first[2].swap(v, Relaxed);
+        self.0.first[word::STATE].swap(v, Relaxed);
     }
 
-    /// Flips these bits of it, in one instruction; under the lock of the heap, of a block that nobody else may change: one
-    /// that is not live, which no free of another thread claims.
+    /// Flips these bits of the state, with one instruction. The heap is locked and the block is not live, so no other thread
+    /// changes the state: a free from another thread only claims live blocks.
     #[inline(always)]
     pub(crate) fn flip_state(self, bits: u32) {
         self.set_state(self.state() ^ bits);
@@ -152,7 +125,7 @@ impl<'a> Desc<'a> {
     /// The tier bits: a [`Tier`] or [`ALIAS`].
     #[inline(always)]
     pub(crate) fn tier_bits(self) -> u32 {
-        self.state() >> TIER_SHIFT & 3
+        tier_bits_of(self.state())
     }
     /// Sets kind and tier, clears the flags.
     #[inline(always)]
@@ -162,7 +135,7 @@ impl<'a> Desc<'a> {
     /// Changes the kind, keeps the tier, clears the flags.
     #[inline(always)]
     pub(crate) fn set_kind(self, kind: u32) {
-        self.set_state(kind | self.state() & (3 << TIER_SHIFT));
+        self.set_state(kind | self.state() & TIER_MASK);
     }
     /// Flags a live block so that its free takes the slow path. `false`: it is no longer live.
     pub(crate) fn flag_uses(self) -> bool {
@@ -173,7 +146,7 @@ impl<'a> Desc<'a> {
         let mut was = self.state();
         while was & kind::MASK == kind::LIVE {
             // The exchange decides between this and a free from another thread, which changes the state too.
-            match self.0.first[2].compare_exchange(was, was | flags, Relaxed, Relaxed) {
+            match self.0.first[word::STATE].compare_exchange(was, was | flags, Relaxed, Relaxed) {
                 Ok(_) => return true,
                 Err(now) => was = now,
             }
@@ -185,9 +158,9 @@ impl<'a> Desc<'a> {
     /// was first.
     #[inline(always)]
     pub(crate) fn end_life(self, was: u32, kind: u32, shared: bool) -> bool {
-        let to = kind | was & (3 << TIER_SHIFT);
+        let to = kind | was & TIER_MASK;
         if shared {
-            return self.0.first[2].compare_exchange(was, to, Relaxed, Relaxed).is_ok();
+            return self.0.first[word::STATE].compare_exchange(was, to, Relaxed, Relaxed).is_ok();
         }
         self.set_state(to);
         true
@@ -198,25 +171,26 @@ impl<'a> Desc<'a> {
         if shared {
             return self.end_life(was, kind::FREED, shared);
         }
-        // Not what stands there now: a double free may have claimed the block by an index that was another heap's.
+        // Computed from `was`, not from the state now: a double free may have claimed the block by an index that was
+        // another heap's.
         self.set_state(was ^ ending);
         true
     }
-    /// Claims a plainly live block (no flag) for a remote free. `false`: it was not plainly live, or another thread was
-    /// first.
+    /// Claims a plainly live block (no flag) for a free from another thread. `false`: it was not plainly live, or another
+    /// thread was first.
     #[inline]
     pub(crate) fn claim_remote(self) -> bool {
         let was = self.state();
         was & PLAIN == kind::LIVE
             // Nothing is published here; the Release is in the push on the remote list. The exchange only decides
             // between two frees of the same block.
-            && self.0.first[2].compare_exchange(was, was ^ CLAIM, Relaxed, Relaxed).is_ok()
+            && self.0.first[word::STATE].compare_exchange(was, was ^ CLAIM, Relaxed, Relaxed).is_ok()
     }
     /// Undoes `claim_remote`. If the block's own heap has ended its life meanwhile, that stays.
     pub(crate) fn unclaim_remote(self) {
         let was = self.state();
         if was & kind::MASK == kind::REMOTE {
-            let _ = self.0.first[2].compare_exchange(was, was ^ CLAIM, Relaxed, Relaxed);
+            let _ = self.0.first[word::STATE].compare_exchange(was, was ^ CLAIM, Relaxed, Relaxed);
         }
     }
 }

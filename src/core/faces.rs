@@ -6,7 +6,7 @@ use super::heap::{Heap, HeapPath, Outside};
 use super::state::captures::CaptureId;
 use super::state::checkpoints::CheckpointId;
 use super::state::pools::{Pool, PoolRef};
-use super::types::{Freeing, MemoryStats, PoolId, TagStats};
+use super::types::{Freeing, LiveAndFreed, MemoryStats, PoolId, TagStats};
 use crate::base::biased::Name;
 use crate::base::error::Result;
 use crate::base::sync::Ordering::Relaxed;
@@ -193,8 +193,8 @@ impl StatisticsCalls<'_> {
         self.0.live_blocks()
     }
 
-    /// \[B\] in live blocks, and how many blocks were freed ever. The device is not asked anything.
-    pub fn live_and_freed(self) -> (u64, u64) {
+    /// How much is live, and how many blocks were ever freed. Does not query the device.
+    pub fn live_and_freed(self) -> LiveAndFreed {
         self.0.live_and_freed()
     }
 }

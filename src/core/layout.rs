@@ -182,7 +182,7 @@ mod tests {
         let device =
             Stats { reserved: crate::core::Counter { current: 100, peak: 0, total: 0 }, ..Stats::default() };
         let all = Layout::new(blocks.into_iter().rev().collect(), vec![a, b, a], device, vec![]);
-        let told: Vec<_> =
+        let found: Vec<_> =
             all.spans().map(|s| (s.address, s.bytes, s.owner.stream, s.blocks.len())).collect();
         let (a, b) = (a.stream, b.stream);
         let want = [
@@ -194,7 +194,7 @@ mod tests {
             (70, 10, b, 1),
             (80, 10, b, 1),
         ];
-        assert_eq!(told, want);
+        assert_eq!(found, want);
         assert_eq!(all.in_transit(), 20);
     }
 }

@@ -66,8 +66,8 @@ pub(crate) use state::pools::PoolRef;
 pub(crate) use state::tags::Tags;
 pub use state::tuned::Tuning;
 pub use types::{
-    BlockInfo, BlockRecord, BlockState, BlockStates, Counter, Flow, Freeing, MemoryStats, PoolId, Split,
-    Stats, TagStats,
+    BlockInfo, BlockRecord, BlockState, BlockStates, Counter, Flow, Freeing, LiveAndFreed, MemoryStats,
+    PoolId, Split, Stats, TagStats,
 };
 pub(crate) use types::{EVERY, UNORDERED};
 pub use units::GranuleRun;

@@ -251,7 +251,7 @@ pub struct OomReport {
     pub could_map: bool,
     /// Whether its memory is pooled.
     pub pooled: bool,
-    /// Whether a history, a recording or a tool is told of its blocks.
+    /// Whether a history, a recording or a tool watches its blocks.
     pub watched: bool,
     /// Whether the stream is captured, so that no memory was taken that needs a wait.
     pub captured: bool,

@@ -20,7 +20,7 @@ pub(crate) enum Tier {
     Large = 2,
 }
 
-/// The two kinds of memory that the account tells apart: what lies in chunks, and the rest.
+/// The two kinds of memory that the account distinguishes: memory in chunks, and the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// Of the small and the medium tier.
@@ -39,6 +39,14 @@ impl Class {
 
 /// Where the tier bits of a block are in its state.
 pub(crate) const TIER_SHIFT: u32 = 4;
+/// The tier bits, at that place.
+pub(crate) const TIER_MASK: u32 = 3 << TIER_SHIFT;
+
+/// The tier bits in a state.
+#[inline(always)]
+pub(crate) fn tier_bits_of(state: u32) -> u32 {
+    (state & TIER_MASK) >> TIER_SHIFT
+}
 
 /// log2 of the bytes of a small unit: the rounding that CUDA users know.
 pub(crate) const SMALL_SHIFT: u32 = 9;
@@ -70,7 +78,7 @@ pub(crate) fn unit_shift(tier: Tier) -> u32 {
 /// log2 of the unit of a block's offset, by its tier bits: the [`Tier`], or 3 for a scattered block.
 #[inline(always)]
 pub(crate) fn shift_of(tier_bits: u32) -> u32 {
-    u32::from(OFFSET_SHIFTS[tier_bits as usize & 3])
+    u32::from(OFFSET_SHIFTS[tier_bits as usize % OFFSET_SHIFTS.len()])
 }
 
 /// [units] of the large tier that a charged size needs.
@@ -110,10 +118,17 @@ pub(crate) struct Shape {
 /// A size class: where blocks of a charged size are found. For the fine tiers: the list of freed blocks of that size,
 /// log2 of the unit, and the units. For the large tier the list is 0.
 ///
-/// One word, of which the shift is the low byte, the list the second, and the units are the rest: it is loaded once, and
-/// a processor has the two bytes without another instruction.
+/// One word: the shift is the low byte, the list the second, and the units are the rest. It is loaded once, and a
+/// processor reads each of the two bytes without another instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SizeClass(u32);
+
+/// Where the list is in a size class.
+const CLASS_LIST: u32 = 8;
+/// Where the units are in a size class.
+const CLASS_UNITS: u32 = 16;
+/// The bits of the shift in a size class.
+const CLASS_SHIFT_MASK: u32 = (1 << CLASS_LIST) - 1;
 
 impl SizeClass {
     const NONE: SizeClass = SizeClass(0);
@@ -123,20 +138,20 @@ impl SizeClass {
         let fine = tier != Tier::Large;
         let list = if fine { list_of(units, (tier as u32) << TIER_SHIFT) } else { 0 };
         let shift = if fine { unit_shift(tier) } else { 0 };
-        SizeClass(units << 16 | u32::from(list) << 8 | shift)
+        SizeClass(units << CLASS_UNITS | u32::from(list) << CLASS_LIST | shift)
     }
     #[inline(always)]
     pub(crate) fn units(&self) -> u32 {
-        self.0 >> 16
+        self.0 >> CLASS_UNITS
     }
     /// The list of freed blocks; 0 in the large tier, which has none.
     fn list(&self) -> u8 {
-        (self.0 >> 8) as u8
+        (self.0 >> CLASS_LIST) as u8
     }
     /// log2 of a unit in bytes, in the fine tiers.
     #[inline(always)]
     fn shift(&self) -> u32 {
-        self.0 & 0xff
+        self.0 & CLASS_SHIFT_MASK
     }
 }
 

@@ -1,12 +1,18 @@
-//! Which granules lie in a tie, for those who look without the growth lock.
+//! Which granules lie in a tie.
+//!
+//! A *tie* is a run of granules that the device has given as one physical allocation, which spares calls. Its granules go
+//! back to the device only together, and can be mapped at other addresses only together. A free part of a tie therefore
+//! serves only in place, at the addresses that it has. Granules in no tie are *loose*.
+//!
+//! The growth lock guards the list of ties (`state/growth/ties.rs`). The marks here say the same without that lock: a mark
+//! changes only while no heap owns the granule, so whoever holds the owner's lock may rely on it.
 
 use super::units::{Extent, GranuleRun, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use crate::base::error::Result;
 use crate::base::mapped_array::MappedArray;
 use crate::base::sync::{AtomicU32, Ordering, Ordering::Relaxed};
 
-/// For each granule the end of its tie; 0: it is in none. A mark changes only while no heap owns the granule. Nothing is
-/// kept until the first tie is made.
+/// For each granule the end of its tie; 0: it is in none. The marks take no memory until the first tie is made.
 #[derive(Default)]
 pub(crate) struct Tied {
     count: AtomicU32, // ties
@@ -25,7 +31,7 @@ pub(crate) enum Part {
 }
 
 impl Tied {
-    /// For so many granules.
+    /// Marks for so many granules.
     pub(crate) fn new(real: u32) -> Result<Tied> {
         Ok(Tied { count: AtomicU32::new(0), ends: Some(MappedArray::new(real as usize)?) })
     }
@@ -38,7 +44,7 @@ impl Tied {
     /// Marks the granules of a new tie.
     pub(crate) fn enter(&self, tie: GranuleRun) {
         self.mark(tie, tie.end());
-        // Release: who sees the count sees the marks.
+        // Release: a thread that sees the count sees the marks. Pairs with the Acquire in `any`.
         self.count.fetch_add(1, Ordering::Release);
     }
 
@@ -48,7 +54,7 @@ impl Tied {
         self.count.fetch_sub(1, Relaxed);
     }
 
-    /// The device has ended: its marks, and the memory that they take, go.
+    /// Drops the marks, and the memory that they take: the device has ended.
     pub(crate) fn discard(&self) {
         self.count.store(0, Relaxed);
         self.ends.as_ref().inspect(|e| e.discard());
@@ -64,7 +70,7 @@ impl Tied {
         self.ends.as_ref().and_then(|e| e.get(granule as usize)).map_or(0, |e| e.load(Relaxed))
     }
 
-    /// What must be mapped so that a run can be: a tie goes as a whole, also if the run ends in it.
+    /// The granules that must be mapped so that a run is: if it ends in a tie, all of that tie.
     pub(crate) fn mapped_for(&self, run: GranuleRun) -> GranuleRun {
         let last = if self.any() && run.count > 0 { self.end(run.end() - 1) } else { 0 };
         GranuleRun::new(run.first, last.max(run.end()) - run.first)
@@ -99,7 +105,8 @@ impl Tied {
         }
     }
 
-    /// Of `ends` units at the two ends of a free extent, in granules of which others have the rest: those in no tie.
+    /// How many units of a free extent lie in granules that it has only parts of and that are in no tie. `ends` is their
+    /// number if no granule is in a tie.
     pub(crate) fn beside(&self, free: Extent, ends: u64) -> u64 {
         if !self.any() {
             return ends;
@@ -124,9 +131,9 @@ impl Tied {
     }
 }
 
-/// Which free ties serve where `loose` granules are not the `wanted` ones: the smallest that is enough, otherwise the
-/// largest, and so on. They are removed from `ties`, of which `run` tells the granules. Only the last one may bring more
-/// than is wanted.
+/// Chooses free ties where `wanted` granules are needed and only `loose` ones are free outside of ties: the smallest tie
+/// that is enough, otherwise the largest, and so on. Only the last one may bring more than is wanted. The chosen ones are
+/// removed from `ties`; `run` returns the granules of a tie.
 pub(crate) fn choose<T>(
     ties: &mut Vec<T>,
     run: impl Fn(&T) -> GranuleRun,

@@ -5,8 +5,10 @@
 use crate::base::error::{Code, Result};
 use crate::fail;
 
+mod counter;
 mod memory_stats;
 
+pub use counter::Counter;
 pub use memory_stats::{Flow, MemoryStats, Split};
 
 /// A pool of one device. The number is never reused within the device's life.
@@ -35,38 +37,6 @@ pub(crate) const NO_POOL: u32 = u32::MAX;
 /// The pool of memory that belongs to no pool and counts for the device alone: free parts of segments whose pool has
 /// ended. No pool has this id, since none has the last slot.
 pub(crate) const COMMONS: u32 = u32::MAX - POOL_SLOTS;
-
-/// One quantity over time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counter {
-    /// Its value now.
-    pub current: u64,
-    /// The highest value since the start or the last reset of the peaks.
-    pub peak: u64,
-    /// The sum of everything ever added; never decreases, and stops at the maximum of its type.
-    pub total: u64,
-}
-
-impl Counter {
-    /// Adds to the current value, raising the peak with it.
-    #[inline]
-    pub fn add(&mut self, n: u64) {
-        self.current += n;
-        self.total = self.total.saturating_add(n);
-        self.peak = self.peak.max(self.current);
-    }
-
-    /// Subtracts from the current value what an earlier [`add`](Counter::add) has added.
-    #[inline]
-    pub fn sub(&mut self, n: u64) {
-        self.current -= n;
-    }
-
-    /// Resets the peak to the current value.
-    pub fn reset_peak(&mut self) {
-        self.peak = self.current;
-    }
-}
 
 /// The exact account of a pool or a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,6 +78,15 @@ impl Stats {
             c.reset_peak();
         }
     }
+}
+
+/// How much is live, and how much was ever freed: two of these tell whether something was freed in between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveAndFreed {
+    /// Bytes in live blocks after rounding.
+    pub live_bytes: u64,
+    /// How many blocks were ever freed.
+    pub freed_blocks: u64,
 }
 
 /// What the blocks of one tag have.
@@ -153,14 +132,14 @@ impl BlockInfo {
     }
 }
 
-/// A block that is about to be freed, as it is told.
+/// What is reported of a block that is about to be freed.
 #[derive(Clone, Copy, Debug)]
 pub struct Freeing {
     /// The block, with the stream that ordered its use, if one did: also one that has ended.
     pub block: BlockInfo,
     /// That stream orders its use no more, mostly since it has ended; its work may still run.
     pub ended: bool,
-    /// It can be used again at once, in the order of that stream. Otherwise it is told of when it can be
+    /// It can be used again at once, in the order of that stream. Otherwise that is reported once it is possible
     /// ([`Backing::free_completed`](super::Backing::free_completed)).
     pub at_once: bool,
 }
@@ -222,21 +201,5 @@ impl BlockRecord {
     /// Sorts by address. There may be millions.
     pub(crate) fn sort(all: &mut [BlockRecord]) {
         all.sort_unstable_by_key(|r| r.base);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_counter_keeps_its_peak_until_the_reset() {
-        let mut c = Counter::default();
-        c.add(5);
-        c.sub(3);
-        c.add(1);
-        assert_eq!(c, Counter { current: 3, peak: 5, total: 6 });
-        c.reset_peak();
-        assert_eq!(c, Counter { current: 3, peak: 3, total: 6 });
     }
 }

@@ -113,17 +113,9 @@ fn arrows_of(room: &str) -> BTreeMap<File, BTreeSet<File>> {
 }
 
 /// Circles that are still there.
-const KNOWN: [&[&str]; 6] = [
-    // To go: what checkers share belongs in a leaf.
-    &["base::checkers", "base::checkers::asan", "base::checkers::memcheck"],
+const KNOWN: [&[&str]; 2] = [
     // To go: what a seat and its lock share belongs in a leaf.
     &["base::biased", "base::biased::seat"],
-    // To go: the bits of a use belong below both.
-    &["core::desc", "core::desc::granule"],
-    // To go.
-    &["core::heap", "core::heap::fast", "core::heap::idle"],
-    // To go.
-    &["core::order", "core::order::stream", "core::order::waits"],
     // To go.
     &["core::supply", "core::supply::steal", "core::supply::trials"],
 ];

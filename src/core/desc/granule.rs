@@ -1,7 +1,7 @@
-//! The record of a granule: how it is used, and whose it is, in one word that is read and written as a whole.
+//! The record of a granule: how it is used and which heap owns it, in one word that is read and written as a whole.
 //!
-//! It is made so that the first step of a free gets by with few instructions: from it and an offset follow the block's
-//! table entry and the state that a plainly live block has there.
+//! The layout of the word lets the first step of a free get by with few instructions: the record and an offset yield the
+//! block's table entry, and the state that a plainly live block has there.
 
 use super::OWNER_SHIFT;
 
@@ -9,15 +9,15 @@ use super::OWNER_SHIFT;
 /// live block there, with `BLOCKS` set: so one comparison says that a block is live, has no flag, and is of the tier that
 /// the granule serves. No state has that bit, and so none fits a granule in which no block starts.
 pub(crate) mod use_of {
-    use super::super::kind;
+    use super::super::state::kind;
     use crate::core::shape::TIER_SHIFT;
 
     /// The mark of a granule in which blocks can start.
     pub(super) const BLOCKS: u64 = 1 << 6;
     /// Nothing: it has no memory, or an operation holds it.
     pub(crate) const NONE: u64 = 0;
-    /// No heap's, but of a segment that others may have parts of: an operation holds it. Only where whole segments
-    /// matter (`heap/idle.rs`).
+    /// It belongs to no heap, but to a segment of which heaps may have other parts: an operation holds it. Only on devices
+    /// whose segments are as large as requests need (`heap/idle.rs`).
     pub(crate) const HELD: u64 = 1;
     /// A chunk of the small tier.
     pub(crate) const SMALL: u64 = of_blocks(0);
@@ -37,34 +37,45 @@ pub(crate) mod use_of {
     }
 }
 
-/// A granule's record, unpacked: what is needed to find a block in it without a branch. From the low bits up: the table
-/// entry that the first unit of the device would have if all granules were like this one (32 bits, may wrap), its heap
-/// (16), log2 of its unit in bytes (8), its use (8).
+/// The bits of a record, from the low ones up: the table entry that the first unit of the device would have if all granules
+/// were like this one (32 bits, may wrap), its heap (16), log2 of its unit in bytes (8), its use (8).
+mod at {
+    pub(super) const HEAP: u32 = 32;
+    pub(super) const UNIT_SHIFT: u32 = 48;
+    pub(super) const USE: u32 = 56;
+}
+/// The bits of a heap's number.
+const HEAP_MASK: u32 = (1 << (at::UNIT_SHIFT - at::HEAP)) - 1;
+/// The bits of a unit's shift.
+const SHIFT_MASK: u32 = (1 << (at::USE - at::UNIT_SHIFT)) - 1;
+
+/// A granule's record: with it, a block in the granule is found without a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GranuleUse(pub u64);
 
 impl GranuleUse {
     /// The granule belongs to nobody.
-    pub(crate) const NONE: GranuleUse = GranuleUse(use_of::NONE << 56);
+    pub(crate) const NONE: GranuleUse = GranuleUse(use_of::NONE << at::USE);
     /// The same, and it is part of a segment.
-    pub(crate) const HELD: GranuleUse = GranuleUse(use_of::HELD << 56);
+    pub(crate) const HELD: GranuleUse = GranuleUse(use_of::HELD << at::USE);
 
     #[inline(always)]
     pub(crate) fn new(use_: u64, shift: u32, heap: u32, low: u32) -> Self {
-        GranuleUse(use_ << 56 | u64::from(shift) << 48 | u64::from(heap & 0xffff) << 32 | u64::from(low))
+        let heap = u64::from(heap & HEAP_MASK) << at::HEAP;
+        GranuleUse(use_ << at::USE | u64::from(shift) << at::UNIT_SHIFT | heap | u64::from(low))
     }
     #[inline(always)]
     pub(crate) fn use_(self) -> u64 {
-        self.0 >> 56
+        self.0 >> at::USE
     }
     /// log2 of a unit in bytes.
     #[inline(always)]
     pub(crate) fn shift(self) -> u32 {
-        (self.0 >> 48) as u32 & 0xff
+        (self.0 >> at::UNIT_SHIFT) as u32 & SHIFT_MASK
     }
     #[inline(always)]
     pub(crate) fn heap(self) -> u32 {
-        (self.0 >> 32) as u32 & 0xffff
+        (self.0 >> at::HEAP) as u32 & HEAP_MASK
     }
     /// The state of a plainly live block (no flag) in the granule; that of no block where none can start.
     #[inline(always)]
@@ -101,7 +112,7 @@ impl GranuleUse {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::kind;
+    use super::super::state::kind;
     use super::*;
     use crate::core::shape::TIER_SHIFT;
 

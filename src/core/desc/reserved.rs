@@ -29,7 +29,7 @@ impl Tally {
         self.now.fetch_sub(bytes as i64, Relaxed);
     }
 
-    fn told(&self) -> Counter {
+    fn counter(&self) -> Counter {
         let read = |n: &AtomicI64| u64::try_from(n.load(Relaxed)).unwrap_or(0);
         Counter { current: read(&self.now), peak: read(&self.peak), total: self.total.load(Relaxed) }
     }
@@ -139,13 +139,13 @@ impl Reserved {
     }
 
     /// [B] of a pool, or of the device: in chunks, and not.
-    pub(crate) fn told(&self, pool: Option<u32>) -> [Counter; 2] {
-        self.of(pool).map_or_else(Default::default, |t| t.classes.each_ref().map(Tally::told))
+    pub(crate) fn counters(&self, pool: Option<u32>) -> [Counter; 2] {
+        self.of(pool).map_or_else(Default::default, |t| t.classes.each_ref().map(Tally::counter))
     }
 
     /// Oversize blocks of a pool, or of the device.
     pub(crate) fn oversize(&self, pool: Option<u32>) -> Counter {
-        self.of(pool).map_or_else(Default::default, |t| t.oversize.told())
+        self.of(pool).map_or_else(Default::default, |t| t.oversize.counter())
     }
 
     /// The peaks of a pool, or of the device, start again.

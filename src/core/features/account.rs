@@ -6,7 +6,7 @@ use super::super::heap::{Heap, LEDGER, LockedHeap};
 use super::super::ledger::{Account, Ledger, Sums};
 use super::super::state::growth::Holdings;
 use super::super::state::pools::Pool;
-use super::super::types::{PoolId, Stats};
+use super::super::types::{LiveAndFreed, PoolId, Stats};
 use super::super::units::LARGE_SHIFT;
 use crate::base::error::Result;
 use crate::base::sync::{Ordering::Relaxed, lock};
@@ -209,12 +209,13 @@ impl Ground {
         now[ALL][2] as u64
     }
 
-    /// [B] in live blocks, and how many blocks were freed ever. The device is not asked anything.
-    pub(crate) fn live_and_freed(&self) -> (u64, u64) {
+    /// How much is live, and how many blocks were ever freed. Does not query the device.
+    pub(crate) fn live_and_freed(&self) -> LiveAndFreed {
         let mut ledger = lock(&self.ledger);
         let (account, gone) = self.take_sums(&mut ledger, None, |ledger| (ledger.device, ledger.gone));
         let all = account.peaks.line(&account.sums, &gone, ALL);
-        (all.allocated.current, all.blocks.total.saturating_sub(all.blocks.current))
+        let freed_blocks = all.blocks.total.saturating_sub(all.blocks.current);
+        LiveAndFreed { live_bytes: all.allocated.current, freed_blocks }
     }
 
     /// Resets the peaks of the device, or of one pool, to the current values.

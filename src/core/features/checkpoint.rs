@@ -78,7 +78,7 @@ impl Ground {
         let blocks = self.live_of(&g, &heaps);
         let stream = |b: &Block| {
             let s = heaps.get(&b.heap)?.stream.as_ref();
-            Some((b.heap, s.map_or((0, 0), |s| (s.lane, s.id))))
+            Some((b.heap, s.map_or((0, 0), |s| (s.serial, s.id))))
         };
         let segment = |granule: u32| Some((granule, g.segment_of(granule)?.serial));
         let layout = Layout {

@@ -63,12 +63,12 @@ impl Ground {
             r.tried = t.tried();
             r.device_said = t.said();
         }
-        let lanes = self.order.by_lane();
+        let streams = self.order.ids_by_serial();
         let heaps = {
             let g = self.growing();
             let mut locked = self.lock_all();
             locked.iter_mut().for_each(|h| self.drain(h));
-            self.note_waits(&mut r, &locked, &lanes);
+            self.note_waits(&mut r, &locked, &streams);
             let heaps = self.shares(&mut r, &g, &locked);
             self.note_sums(&mut r, &g, &heaps);
             heaps
@@ -99,12 +99,12 @@ impl Ground {
             let more = beyond.get(&h.heap.index).copied().unwrap_or(0);
             let owned = (granule_bytes(1) as i64 * h.granules as i64 - more).max(0) as u64;
             let waiting = h.counters.waiting()[ALL][0].max(0) as u64;
-            let (units, granules, all) = h.free_room(MOST_FREE);
-            if !all {
+            let room = h.free_room(MOST_FREE);
+            if !room.complete {
                 r.missing |= OomMissing::LARGEST;
             }
             // What lies apart helps where it can be put together.
-            let whole = if self.config.mapping && !h.contiguous { granules * GRANULE } else { 0 };
+            let whole = if self.config.mapping && !h.contiguous { room.granules * GRANULE } else { 0 };
             shares.push(Share {
                 pool,
                 stream: h.heap.stream(),
@@ -112,7 +112,7 @@ impl Ground {
                 blocks,
                 waiting,
                 free: if sleeps { 0 } else { owned.saturating_sub(live + waiting) },
-                largest: if sleeps { 0 } else { whole.max(u64::from(units) << LARGE_SHIFT) },
+                largest: if sleeps { 0 } else { whole.max(u64::from(room.largest) << LARGE_SHIFT) },
                 sleeps,
             });
         }
@@ -150,7 +150,7 @@ impl Ground {
     }
 
     /// Notes what the waiting blocks wait for. The heaps are locked.
-    fn note_waits(&self, r: &mut OomReport, locked: &[LockedHeap<'_>], lanes: &BTreeMap<u64, u64>) {
+    fn note_waits(&self, r: &mut OomReport, locked: &[LockedHeap<'_>], ids: &BTreeMap<u64, u64>) {
         let mut left = MOST_WAITS;
         let mut by: BTreeMap<WaitsFor, (u64, u64)> = BTreeMap::new();
         let mut streams = BTreeSet::new();
@@ -165,12 +165,12 @@ impl Ground {
                 if exported {
                     r.exported += charged;
                 }
-                streams.extend(w.waits.lanes());
-                let on = match w.waits.lanes().next() {
+                streams.extend(w.waits.stream_serials());
+                let on = match w.waits.stream_serials().next() {
                     _ if exported => WaitsFor::Exported,
                     None => WaitsFor::Nothing,
                     Some(0) => WaitsFor::AllStreams,
-                    Some(lane) => lanes.get(&lane).map_or(WaitsFor::Ended, |&s| WaitsFor::Stream(s)),
+                    Some(serial) => ids.get(&serial).map_or(WaitsFor::Ended, |&s| WaitsFor::Stream(s)),
                 };
                 let (bytes, blocks) = by.entry(on).or_default();
                 *bytes += charged;

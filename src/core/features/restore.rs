@@ -39,7 +39,7 @@ struct Move {
 /// What has been waited for since the restore began; nobody uses the pool meanwhile.
 #[derive(Default)]
 struct Ready {
-    /// Streams, by lane.
+    /// Streams, by serial number.
     streams: BTreeSet<u64>,
     /// The whole device.
     device: bool,
@@ -190,12 +190,12 @@ impl Ground {
 
     /// Fails unless the heaps of the layout still serve the streams that they served then.
     fn check_streams(&self, want: &Layout) -> Result<()> {
-        for (&heap, &(lane, stream)) in &want.streams {
+        for (&heap, &(serial, stream)) in &want.streams {
             // A detached heap serves no stream, but may belong to a live one (`capture.rs`).
-            let lives = |s: &Arc<Stream>| s.lane == lane && s.end().is_none();
+            let lives = |s: &Arc<Stream>| s.serial == serial && s.end().is_none();
             let same = self.heap(heap).filter(|x| x.pool() == want.pool.0).is_some_and(|x| {
                 let h = self.look(x);
-                h.stream.as_ref().map_or(lane == 0 && x.stream() == UNORDERED, lives)
+                h.stream.as_ref().map_or(serial == 0 && x.stream() == UNORDERED, lives)
             });
             if !same {
                 fail!(Code::UnknownStream, "stream {stream:#x} of the checkpoint has ended");
@@ -261,7 +261,7 @@ impl Ground {
                 match &u.ended {
                     Some(fence) if fence.is_passed() => {}
                     Some(fence) => missing.fences.push(fence.clone()),
-                    None if ready.streams.contains(&u.stream.lane) => {}
+                    None if ready.streams.contains(&u.stream.serial) => {}
                     None => missing.streams.push(u.stream.clone()),
                 }
             }
@@ -272,7 +272,7 @@ impl Ground {
         let givers = change.moves.iter().filter(|m| inherits(&m.to)).map(|m| m.from);
         for heap in receivers.chain(givers).collect::<BTreeSet<u32>>() {
             let stream = heaps.get(&heap).and_then(|h| h.stream.clone());
-            missing.streams.extend(stream.filter(|s| !ready.streams.contains(&s.lane)));
+            missing.streams.extend(stream.filter(|s| !ready.streams.contains(&s.serial)));
         }
         let orders = change.moves.iter().map(|m| (m.from, m.to));
         missing.orders = orders.filter(|pair| !ready.ordered.contains(pair)).collect();
@@ -292,7 +292,7 @@ impl Ground {
             self.order.add_all(&mut waits);
         }
         self.order.sync_waits(&mut waits)?;
-        ready.streams.extend(missing.streams.iter().map(|s| s.lane));
+        ready.streams.extend(missing.streams.iter().map(|s| s.serial));
         ready.device |= missing.device;
         for (from, to) in missing.orders {
             let (Some(giver), Some(taker)) = (self.heap(from), self.heap(to)) else {

@@ -6,7 +6,7 @@
 //! stays asleep, to be woken later. While its memory is taken away or brought back, with no lock held, the pool is
 //! *moving*: it counts as asleep, and no other thread puts it to sleep or wakes it.
 
-use super::super::aliases::Gone;
+use super::super::aliases::{Gone, Shown};
 use super::super::desc::use_of;
 use super::super::ground::Ground;
 use super::super::order::Waits;
@@ -174,7 +174,7 @@ impl Ground {
         }
         let mut failed = None;
         let mut hidden = 0;
-        for (at, _) in &a.shown {
+        for Shown { at, .. } in &a.shown {
             if let Err(e) = self.backing.unalias(at.offset(), at.bytes()) {
                 failed = Some(e);
                 break;
@@ -225,7 +225,7 @@ impl Ground {
                 return Err(e);
             }
         }
-        for (n, (at, pieces)) in a.shown.iter().enumerate() {
+        for (n, Shown { at, pieces }) in a.shown.iter().enumerate() {
             if let Err(e) = self.show_pieces(at.first, pieces) {
                 self.put_back(a, a.runs.len(), n);
                 return Err(e);
@@ -235,13 +235,13 @@ impl Ground {
             self.drop_saved(&a.runs);
         }
         let mut aliases = self.aliases.lock();
-        a.shown.iter().for_each(|s| aliases.set_hidden(s.0.first, false));
+        a.shown.iter().for_each(|s| aliases.set_hidden(s.at.first, false));
         Ok(())
     }
 
     /// Undoes the first `shown` ranges and the first `runs` runs of `raise`; nobody has used that memory.
     fn put_back(&self, a: &SleepingMemory, runs: usize, shown: usize) {
-        for (at, _) in &a.shown[..shown] {
+        for Shown { at, .. } in &a.shown[..shown] {
             self.backing.discard_view(at.offset(), at.bytes());
         }
         for run in &a.runs[..runs] {
@@ -251,11 +251,8 @@ impl Ground {
 
     /// Maps pieces side by side from a granule of addresses on, all or none; of a tie in which the last one ends, all.
     pub(in crate::core) fn show_pieces(&self, granule: u32, pieces: &[Extent]) -> Result<()> {
-        let run = |piece: &Extent| {
-            let run = self.tied.mapped_for(piece.touched());
-            (run.first, run.count)
-        };
-        let runs: Vec<(u32, u32)> = pieces.iter().map(run).collect();
+        let runs: Vec<GranuleRun> =
+            pieces.iter().map(|piece| self.tied.mapped_for(piece.touched())).collect();
         self.backing.alias_runs(granule_bytes(granule), &runs)
     }
 
@@ -361,7 +358,7 @@ impl Ground {
         }
         let Some(a) = lock(&self.sleeping).remove(&pool.0) else { return Ok(()) };
         let hidden: Vec<Gone> =
-            a.shown.iter().filter_map(|s| self.aliases.lock().take_hidden(s.0.first)).collect();
+            a.shown.iter().filter_map(|s| self.aliases.lock().take_hidden(s.at.first)).collect();
         self.forget_ranges(&hidden);
         // After a sleep that failed half way, some granules are awake.
         let (mut awake, mut lots) = (Vec::new(), Vec::new());

@@ -55,7 +55,7 @@ impl Ground {
                 None => (ledger.device, ledger.gone),
                 Some(p) => (ledger.pools.get(&p.0).copied().unwrap_or_default(), Grid::default()),
             };
-            (account, gone, self.maps.reserved.told(number), self.maps.reserved.oversize(number))
+            (account, gone, self.maps.reserved.counters(number), self.maps.reserved.oversize(number))
         });
         drop(ledger);
         let held = pool.map_or(g.device, |p| g.holdings(p.0));

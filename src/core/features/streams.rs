@@ -31,7 +31,7 @@ impl Ground {
         }
         let said = self.order.now();
         let uses = h.uses.entry(f.id).or_default();
-        let replaced = match uses.iter_mut().find(|u| u.stream.lane == stream.lane) {
+        let replaced = match uses.iter_mut().find(|u| u.stream.serial == stream.serial) {
             Some(u) => {
                 u.said = said;
                 u.ended.take() // it continues: the fence made at the free is later than this one
@@ -75,7 +75,7 @@ impl Ground {
         }
         let uses = h.uses.entry(f.id).or_default();
         // This point is later in the same stream, so it covers the earlier one.
-        let at = uses.iter().position(|u| u.stream.lane == used.lane);
+        let at = uses.iter().position(|u| u.stream.serial == used.serial);
         if at.is_some_and(|i| uses[i].said > since) {
             drop(h);
             drop(fence);

@@ -6,7 +6,7 @@
 
 use super::super::desc::{DIRECT, Id, OVERSIZE, USES, kind};
 use super::super::ground::Ground;
-use super::super::heap::{Heap, LockedHeap, Use, Waiting};
+use super::super::heap::{Heap, LockedHeap, Ready, Use, Waiting};
 use super::super::order::{Fence, Stream, Waits};
 use super::super::shape::Class;
 use super::super::state::growth::Parts;
@@ -70,11 +70,11 @@ impl Ground {
         if let Some(stream) = other {
             // A fence that is made now covers what the stream did before.
             self.order.add(&stream, &mut waits);
-            seen = Some(stream.lane);
+            seen = Some(stream.serial);
         }
         for u in &uses {
             match &u.ended {
-                _ if seen == Some(u.stream.lane) => {}
+                _ if seen == Some(u.stream.serial) => {}
                 Some(fence) if fence.ask() => {}
                 Some(fence) => waits.push(fence.clone()),
                 None => self.order.add(&u.stream, &mut waits),
@@ -177,9 +177,9 @@ impl Ground {
                 break;
             }
             // The next fences behind those that are passed.
-            let passed: Vec<u64> = fronts.iter().map(Fence::lane).collect();
+            let passed: Vec<u64> = fronts.iter().map(Fence::stream_serial).collect();
             fronts = self.look(heap).waiting.fronts();
-            fronts.retain(|f| passed.contains(&f.lane()));
+            fronts.retain(|f| passed.contains(&f.stream_serial()));
         }
         self.take_ripe(heap, None).any
     }
@@ -187,17 +187,17 @@ impl Ground {
     /// Makes the freed blocks of a heap reusable that are known to wait for nothing. A segment that the device refuses
     /// is offered again the next time; a refusal of `own` is left to the caller.
     fn take_ripe(&self, heap: &'static Heap, own: Option<u64>) -> Returned {
-        let (mut ripe, mut segments) = (Vec::new(), Vec::new());
-        {
+        let Ready { blocks, segments } = {
             let mut h = self.look(heap);
-            h.waiting.take_ripe(&mut ripe, &mut segments);
-            if !ripe.is_empty() {
+            let ready = h.waiting.take_ready();
+            if !ready.blocks.is_empty() {
                 h.wake();
             }
-            gained(ripe.iter().map(|w| self.ripen(&mut h, w)).sum());
-        }
+            gained(ready.blocks.iter().map(|w| self.ripen(&mut h, w)).sum());
+            ready
+        };
         let mut back =
-            Returned { any: !ripe.is_empty() || !segments.is_empty(), own: Ok(()), others: Ok(()) };
+            Returned { any: !blocks.is_empty() || !segments.is_empty(), own: Ok(()), others: Ok(()) };
         for w in &segments {
             match self.release_direct(heap, w) {
                 Err(e) if Some(w.ticket) == own => back.own = Err(e),
@@ -240,7 +240,7 @@ impl Ground {
                 .iter()
                 .flat_map(|&x| self.look(x).waiting.open_fences().into_iter().map(move |f| (x, f)))
                 .collect();
-            let several = fences.iter().any(|(_, f)| f.lane() != fences[0].1.lane());
+            let several = fences.iter().any(|(_, f)| f.stream_serial() != fences[0].1.stream_serial());
             if !several {
                 return self.wait_in_turn(heaps);
             }

@@ -27,7 +27,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             } else if units < LARGE_UNITS {
                 // A small request must not break a whole granule, which large requests need, while a smaller hole may be
                 // among what waits.
-                let hole = self.state.large.find(self.maps(), units);
+                let hole = self.large().find(units);
                 if hole == 0 || self.maps().desc(hole).units() >= LARGE_UNITS {
                     self.flush_large();
                 } else if !self.state.keeps_whole {

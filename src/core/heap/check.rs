@@ -25,7 +25,11 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             let id = maps.large_at(unit);
             let d = maps.desc(id);
             if id == 0 || d.off() != unit || d.kind() == kind::UNUSED {
-                assert!(unit & (LARGE_UNITS - 1) != 0, "granule {}: no block starts here", unit >> 7);
+                assert!(
+                    unit & (LARGE_UNITS - 1) != 0,
+                    "granule {}: no block starts here",
+                    unit >> LARGE_UNITS_SHIFT
+                );
                 unit = (unit & !(LARGE_UNITS - 1)) + LARGE_UNITS; // a segment that ends inside this granule
                 was_free = false;
                 continue;
@@ -35,7 +39,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             assert!(!(free && was_free), "two free neighbours at unit {unit}");
             if d.kind() == kind::CHUNK {
                 chunks += 1;
-                pieces += Self::check_chunk(maps, g, unit >> LARGE_UNITS_SHIFT);
+                pieces += self.check_chunk(g, unit >> LARGE_UNITS_SHIFT);
             }
             was_free = free;
             let first_g = unit.div_ceil(LARGE_UNITS);
@@ -47,11 +51,11 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         assert_eq!((chunks, pieces), (self.state.chunks, self.state.pieces), "chunks, and blocks in them");
     }
 
-    /// What is kept of the free memory where whole segments matter.
+    /// Checks the counts of the free memory, on a device whose segments are as large as requests need.
     fn check_idle(&self) {
         if self.state.keeps_whole {
             let (maps, mut free) = (self.maps(), 0);
-            self.state.large.walk(maps, 1, |id| {
+            self.large().walk(1, |id| {
                 free += i64::from(maps.desc(id).units());
                 true
             });
@@ -61,7 +65,8 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         }
     }
 
-    fn check_chunk(maps: &super::Maps, g: GranuleUse, granule: u32) -> u64 {
+    fn check_chunk(&self, g: GranuleUse, granule: u32) -> u64 {
+        let maps = self.maps();
         let tier = if g.use_() == use_of::SMALL { Tier::Small } else { Tier::Medium };
         let mask = chunk_mask(tier);
         let base = granule << (GRANULE_SHIFT - unit_shift(tier));

@@ -9,31 +9,11 @@
 use super::super::desc::{Desc, GranuleUse, Id, UseRecord};
 use super::super::shape::{Class, large_units};
 use super::super::units::LARGE_SHIFT;
-use super::{Heap, HeapState, LockedHeap, OwnedHeap, Shared};
+use super::{Heap, HeapState, LockedHeap, OwnedHeap, Way};
 use crate::base::biased::{FastGuard, FastPath, Name, Seat};
-use crate::base::error::Result;
 use crate::base::sync::levels::HeldLock;
 use crate::locks;
 use std::ops::DerefMut;
-
-/// What a thread finds on its fast path into a heap.
-#[derive(Clone, Copy)]
-pub(crate) struct Way {
-    pub heap: &'static Heap,
-    pub shared: Shared<'static>,
-    /// The address of offset 0, for offsets below `span`.
-    pub base: u64,
-    pub span: u64,
-}
-
-/// What a request on the fast path needs now and then, beyond the heap.
-pub(crate) trait Outside: Sync {
-    /// The address of an offset that the pond has handed out.
-    fn address(&self, offset: u64) -> Result<u64>;
-
-    /// Settles the accounts of a heap.
-    fn settle(&self, heap: &'static Heap);
-}
 
 /// A thread's fast path into a heap.
 pub(crate) type HeapPath = FastPath<'static, HeapState, Way>;

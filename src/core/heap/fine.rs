@@ -1,7 +1,8 @@
 //! The small and medium tiers of a heap: blocks in chunks, each chunk one granule of the large tier. Blocks merge
-//! within their chunk; a chunk that is completely free is given up, except one for each tier.
+//! within their chunk; a chunk that is completely free is given up, except one for each tier. All methods work on a
+//! locked heap.
 
-use super::super::desc::{GranuleUse, Id, Maps, kind};
+use super::super::desc::{GranuleUse, Id, Maps, free_state, kind};
 use super::super::shape::{Tier, unit_shift};
 use super::super::units::{Extent, GRANULE_SHIFT, GranuleRun, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::{HeapState, LockedHeap};
@@ -13,10 +14,43 @@ pub(super) fn chunk_mask(tier: Tier) -> u32 {
     (1 << (GRANULE_SHIFT - unit_shift(tier))) - 1
 }
 
-/// Enters a block at its first and its last unit, in a chunk of that use.
-pub(super) fn tag_fine(maps: &Maps, chunk: GranuleUse, off: u32, units: u32, id: Id) {
-    maps.set_at(chunk.entry(off), id);
-    maps.set_at(chunk.entry(off + units - 1), id);
+/// A chunk of a fine tier, with the table that its blocks are entered in.
+#[derive(Clone, Copy)]
+pub(super) struct ChunkTags<'a> {
+    maps: &'a Maps,
+    chunk: GranuleUse,
+}
+
+impl<'a> ChunkTags<'a> {
+    /// Those of a granule that is a chunk.
+    #[inline(always)]
+    pub(super) fn of(maps: &'a Maps, granule: u32) -> ChunkTags<'a> {
+        ChunkTags { maps, chunk: maps.granule(granule) }
+    }
+
+    /// The block that is entered at a unit.
+    #[inline(always)]
+    pub(super) fn at(self, unit: u32) -> Id {
+        self.maps.at(self.chunk.entry(unit))
+    }
+
+    /// Enters a block at one unit.
+    #[inline(always)]
+    pub(super) fn set(self, unit: u32, id: Id) {
+        self.maps.set_at(self.chunk.entry(unit), id);
+    }
+
+    /// Enters a block at its first and its last unit.
+    #[inline(always)]
+    pub(super) fn enter(self, off: u32, units: u32, id: Id) {
+        self.set(off, id);
+        self.set(off + units - 1, id);
+    }
+
+    /// The slot of the chunk in the table of its tier; `first` is its first unit.
+    fn slot(self, first: u32) -> u32 {
+        self.chunk.entry(first)
+    }
 }
 
 /// The number of the first unit of a tier in a granule.
@@ -32,39 +66,30 @@ fn granule_of(tier: Tier, off: u32) -> u32 {
 impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     #[inline]
     pub(super) fn fine_insert(&mut self, tier: Tier, id: Id) {
-        let maps = self.maps();
-        if tier == Tier::Small {
-            self.state.small.insert(maps, id)
-        } else {
-            self.state.medium.insert(maps, id)
-        }
+        if tier == Tier::Small { self.small_mut().insert(id) } else { self.medium_mut().insert(id) }
     }
     #[inline]
     pub(super) fn fine_remove(&mut self, tier: Tier, id: Id) {
-        let maps = self.maps();
-        if tier == Tier::Small {
-            self.state.small.remove(maps, id)
-        } else {
-            self.state.medium.remove(maps, id)
-        }
+        if tier == Tier::Small { self.small_mut().remove(id) } else { self.medium_mut().remove(id) }
     }
     #[inline]
     fn fine_resize(&mut self, tier: Tier, id: Id, off: u32, units: u32) {
-        let maps = self.maps();
         if tier == Tier::Small {
-            self.state.small.resize(maps, id, off, units)
+            self.small_mut().resize(id, off, units)
         } else {
-            self.state.medium.resize(maps, id, off, units)
+            self.medium_mut().resize(id, off, units)
         }
     }
-    /// A block of a fine tier from the bins; 0 if none fits (or ids ran out).
+    /// A block of a fine tier with at least `units`, left in the bins; 0 if there is none.
+    #[inline]
+    fn fine_find(&mut self, tier: Tier, units: u32) -> Id {
+        if tier == Tier::Small { self.small_mut().find(units) } else { self.medium_mut().find(units) }
+    }
+
+    /// Takes a block of a fine tier out of the bins; 0 if none fits (or ids ran out).
     pub(super) fn fine_alloc(&mut self, tier: Tier, units: u32) -> Id {
         let maps = self.maps();
-        let id = if tier == Tier::Small {
-            self.state.small.find(maps, units)
-        } else {
-            self.state.medium.find(maps, units)
-        };
+        let id = self.fine_find(tier, units);
         if id == 0 || !self.stock_ids() {
             return 0;
         }
@@ -79,15 +104,15 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             return id;
         }
         // The remainder keeps the id.
-        let chunk = maps.granule(granule_of(tier, off));
+        let tags = ChunkTags::of(maps, granule_of(tier, off));
         let piece = self.pop_id();
         self.state.pieces += 1;
         self.fine_resize(tier, id, off + units, all - units);
-        maps.set_at(chunk.entry(off + units), id);
+        tags.set(off + units, id);
         let p = maps.desc(piece);
         p.set_off(off);
         p.set_units(units);
-        tag_fine(maps, chunk, off, units, piece);
+        tags.enter(off, units, piece);
         piece
     }
 
@@ -95,22 +120,22 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     pub(super) fn fine_free(&mut self, tier: Tier, id: Id) {
         let maps = self.maps();
         let mask = chunk_mask(tier);
-        let free = kind::FREE | (tier as u32) << 4;
+        let free = free_state(tier);
         let d = maps.desc(id);
         let (off, units) = (d.off(), d.units());
         let end = off + units;
         let granule = granule_of(tier, off);
-        let chunk = maps.granule(granule);
+        let tags = ChunkTags::of(maps, granule);
         let (mut left, mut right) = (0, 0);
         if off & mask != 0 {
-            let l = maps.at(chunk.entry(off - 1));
+            let l = tags.at(off - 1);
             let d = maps.desc(l); // 0 is never free
             if d.state() == free && d.off() + d.units() == off {
                 left = l;
             }
         }
         if end & mask != 0 {
-            let r = maps.at(chunk.entry(end));
+            let r = tags.at(end);
             let d = maps.desc(r);
             if d.state() == free && d.off() == end {
                 right = r;
@@ -148,13 +173,13 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         self.put_id(id);
         self.state.pieces -= 1;
         self.fine_resize(tier, other, start, all);
-        tag_fine(maps, chunk, start, all, other);
+        tags.enter(start, all, other);
     }
 
     /// Turns a chunk whose blocks are gone into a free large block.
     pub(super) fn drop_chunk(&mut self, tier: Tier, granule: u32) {
         let maps = self.maps();
-        maps.give_slot(tier, maps.granule(granule).entry(first_unit(tier, granule)));
+        maps.give_slot(tier, ChunkTags::of(maps, granule).slot(first_unit(tier, granule)));
         maps.set_granule(granule, maps.large_use(self.me()));
         self.state.chunks -= 1;
         maps.reserved.chunks_gone(self.heap.pool(), 1);
@@ -170,11 +195,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
                 continue;
             }
             let whole = chunk_mask(tier) + 1;
-            let id = if tier == Tier::Small {
-                self.state.small.find(maps, whole)
-            } else {
-                self.state.medium.find(maps, whole)
-            };
+            let id = self.fine_find(tier, whole);
             if id == 0 {
                 continue;
             }
@@ -186,13 +207,13 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         }
     }
 
-    /// Turns a free granule into a chunk of a fine tier. Where whole segments matter, it spares them, unless `whole`.
+    /// Turns a free granule into a chunk of a fine tier. Whole segments that must not be cut are spared, unless `whole`.
     pub(super) fn make_chunk(&mut self, tier: Tier, whole: bool) -> bool {
         let maps = self.maps();
         // The highest free granule: chunks come and go with the small blocks, and would displace the large ones, which
         // fill up from below.
         let mut at: Option<(Id, GranuleRun)> = None;
-        self.state.large.walk(maps, LARGE_UNITS, |id| {
+        self.large().walk(LARGE_UNITS, |id| {
             let d = maps.desc(id);
             if let Some(run) = Extent::new(d.off(), d.units()).whole()
                 && (whole || !self.is_spared(id, LARGE_UNITS))

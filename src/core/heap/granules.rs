@@ -1,4 +1,4 @@
-//! Whole granules of a heap: giving them to it, and taking them out.
+//! Whole granules of a heap: giving them to it, and taking them out. All methods work on a locked heap.
 //!
 //! What is taken keeps an id, so giving it to a heap, this one or another, needs no new id and cannot fail.
 
@@ -14,6 +14,17 @@ use std::ops::DerefMut;
 pub(crate) struct FreeBlock {
     pub part: Extent,
     pub id: Id,
+}
+
+/// What is free in the large tier of a heap.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FreeRoom {
+    /// [units] of the largest block.
+    pub largest: u32,
+    /// Granules that are not in partly used ties.
+    pub granules: u64,
+    /// Whether all free blocks were visited.
+    pub complete: bool,
 }
 
 /// The block in a list of all free ones, sorted by offset, that contains a part.
@@ -55,7 +66,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     pub(crate) fn free_runs(&self, into: &mut Vec<(GranuleRun, Id)>) -> u64 {
         let mut sum = 0;
         let maps = self.maps();
-        self.state.large.walk(maps, LARGE_UNITS, |id| {
+        self.large().walk(LARGE_UNITS, |id| {
             let d = maps.desc(id);
             if let Some(run) = Extent::new(d.off(), d.units()).whole() {
                 into.push((run, id));
@@ -66,18 +77,18 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         sum
     }
 
-    /// The units of the largest free block of the large tier, the number of free granules that are not in partly used
-    /// ties, and whether all free blocks were visited: at most `most` of each kind are. Blocks in quick slots are counted unmerged.
-    pub(crate) fn free_room(&self, most: usize) -> (u32, u64, bool) {
+    /// What is free here in the large tier; at most `most` blocks of each kind are visited. Blocks in quick slots are
+    /// counted unmerged.
+    pub(crate) fn free_room(&self, most: usize) -> FreeRoom {
         let (maps, mut granules, mut left) = (self.maps(), 0, most);
         let free_in = |part: Extent| part.whole().map_or(0, |run| self.shared.tied.free_in(run));
-        self.state.large.walk(maps, LARGE_UNITS, |id| {
+        self.large().walk(LARGE_UNITS, |id| {
             let d = maps.desc(id);
             granules += free_in(Extent::new(d.off(), d.units()));
             left -= 1;
             left > 0
         });
-        let mut largest = self.state.large.largest(maps, most);
+        let mut largest = self.large().largest(most);
         for id in self.state.quick.all(maps, most) {
             let d = maps.desc(id);
             largest = largest.max(d.units());
@@ -86,14 +97,14 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
                 _ => free_in(Extent::new(d.off(), d.units())),
             };
         }
-        (largest, granules, left > 0)
+        FreeRoom { largest, granules, complete: left > 0 }
     }
 
     /// The granule after the last one whose end is free.
     pub(crate) fn last_free_granule(&self) -> Option<u32> {
         let mut last = None;
         let maps = self.maps();
-        self.state.large.walk(maps, 1, |id| {
+        self.large().walk(1, |id| {
             let d = maps.desc(id);
             last = last.max(Some((d.off() + d.units()) >> LARGE_UNITS_SHIFT));
             true
@@ -136,7 +147,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     pub(crate) fn free_list(&self, into: &mut Vec<FreeBlock>) {
         into.clear();
         let maps = self.maps();
-        self.state.large.walk(maps, 1, |id| {
+        self.large().walk(1, |id| {
             let d = maps.desc(id);
             into.push(FreeBlock { part: Extent::new(d.off(), d.units()), id });
             true
@@ -144,8 +155,8 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         into.sort_unstable();
     }
 
-    /// Takes exactly these pieces, if `free` (a `free_list`) covers them all; returns the first, linked as by
-    /// `scatter`. The list is invalid afterwards. `order` is scratch space.
+    /// Takes exactly these pieces, if `free` (a `free_list`) covers them all; returns the first one, to which the others are
+    /// linked as by `scatter`. The list is invalid afterwards. `order` is scratch space.
     pub(crate) fn take_pieces(
         &mut self,
         free: &[FreeBlock],
@@ -193,7 +204,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         self.maps().large_tags().enter(segment.off, segment.units, id);
     }
 
-    /// Removes it again; no heap owns the segment, with the block's id, afterwards.
+    /// Removes a block that is a whole segment; no heap owns the segment, nor the block's id, afterwards.
     pub(crate) fn take_direct(&mut self, id: Id) -> FreeBlock {
         let d = self.maps().desc(id);
         let part = Extent::new(d.off(), d.units());

@@ -1,4 +1,5 @@
-//! The ids that a heap has in stock: a list linked by `next`, refilled from the device's in batches.
+//! The ids of descriptors that a heap has in stock: a list linked by `next`, refilled in batches from those that no heap
+//! holds. All methods work on a locked heap.
 
 use super::super::desc::{Id, kind};
 use super::{HeapState, LockedHeap};
@@ -59,24 +60,19 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
 
     /// Makes sure that `count` ids are in stock; `false`: none are left.
     pub(crate) fn stock(&mut self, count: u32) -> bool {
-        let (mut have, mut id) = (0, self.state.ids);
-        while id != 0 && have < count {
-            id = self.maps().desc(id).next();
-            have += 1;
-        }
-        while have < count {
-            let mut id = self.maps().take_ids(BATCH);
-            if id == 0 {
+        loop {
+            let (mut have, mut id) = (0, self.state.ids);
+            while id != 0 && have < count {
+                id = self.maps().desc(id).next();
+                have += 1;
+            }
+            if have == count {
+                return true;
+            }
+            if !self.fetch_ids() {
                 return false;
             }
-            while id != 0 {
-                let next = self.maps().desc(id).next();
-                self.put_id(id);
-                have += 1;
-                id = next;
-            }
         }
-        true
     }
 
     /// Gives the whole stock back to the device, for any heap.

@@ -1,7 +1,7 @@
 //! The large tier of a heap: blocks of 16 KiB units, side by side in the granules that the heap owns. A free block
-//! merges with its neighbours at once; the boundary tags of each block lead to them.
+//! merges with its neighbours at once; the boundary tags of each block lead to them. All methods work on a locked heap.
 
-use super::super::desc::{Id, kind, use_of};
+use super::super::desc::{Id, free_state, kind, use_of};
 use super::super::shape::Tier;
 use super::super::units::{Extent, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::{HeapState, LockedHeap};
@@ -23,8 +23,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     }
 
     /// Cuts a part out of a free large block. The remainders on both sides stay free; the left one keeps the block's
-    /// id.
-    /// `None`: out of ids, nothing changed.
+    /// id. `None`: out of ids, nothing changed.
     pub(crate) fn carve(&mut self, id: Id, part: Extent) -> Option<Id> {
         let maps = self.maps();
         let Extent { off: at, units } = part;
@@ -62,18 +61,17 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
 
     /// A best fit in the large tier, not yet live; 0 if nothing that is already merged fits (or ids ran out).
     pub(crate) fn fit_large(&mut self, units: u32) -> Id {
-        let maps = self.maps();
         if !self.has_id() {
             return 0;
         }
         if self.state.keeps_whole {
             return self.fit_sparing(units);
         }
-        let id = self.state.large.take(maps, units);
+        let id = self.large_mut().take(units);
         if id == 0 { 0 } else { self.cut(id, units) }
     }
 
-    /// The same where whole segments matter.
+    /// The same on a device whose segments are as large as requests need: whole segments are spared.
     fn fit_sparing(&mut self, units: u32) -> Id {
         let id = self.cut_from_bins(self.find_sparing(units), units);
         self.count_stuck();
@@ -125,7 +123,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     /// Merges a block, whose tags are in place, with its free neighbours, and puts it into the bins.
     pub(crate) fn free_large(&mut self, id: Id) {
         let maps = self.maps();
-        let free = kind::FREE | (Tier::Large as u32) << 4;
+        let free = free_state(Tier::Large);
         let (descs, tags) = (maps.descs(), maps.large_tags());
         let d = descs.of(id);
         let (mut off, mut end) = (d.off(), d.off() + d.units());
@@ -191,7 +189,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         }
         let right = tags.at(end);
         let r = descs.of(right); // 0 is never free
-        let free = kind::FREE | (Tier::Large as u32) << 4;
+        let free = free_state(Tier::Large);
         let there = r.units();
         if r.state() != free || r.off() != end || there < more {
             return false;
@@ -213,22 +211,21 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     /// Calls `each` with every free block of at least `units` that is merged.
     pub(crate) fn each_free(&self, units: u32, mut each: impl FnMut(Id, Extent)) {
         let maps = self.maps();
-        self.state.large.walk(maps, units, |id| {
+        self.large().walk(units, |id| {
             let d = maps.desc(id);
             each(id, Extent::new(d.off(), d.units()));
             true
         });
     }
 
-    /// Like `fit_large`, but checks every free block. Where whole segments matter, it spares them as `fit_large` does,
-    /// unless `whole`.
+    /// Like `fit_large`, but checks every free block. It spares whole segments as `fit_large` does, unless `whole`.
     pub(crate) fn fit_any(&mut self, units: u32, whole: bool) -> Id {
         if self.state.keeps_whole && !whole {
             return 0;
         }
         let maps = self.maps();
         let mut best = (0, u32::MAX);
-        self.state.large.walk(maps, units, |id| {
+        self.large().walk(units, |id| {
             let u = maps.desc(id).units();
             if u < best.1 {
                 best = (id, u);

@@ -9,7 +9,7 @@
 //! methods do all the work. The other files here add methods to it, one file for each tier or kind of work.
 
 use super::aliases::Aliases;
-use super::bins::Bins;
+use super::bins::{Bins, LargeBins, MediumBins, SmallBins};
 use super::desc::{Found, GranuleUse, Id, Maps, OWNER_SHIFT, kind};
 use super::order::{Fence, Stream};
 use super::shape::{MEDIUM_SHIFT, SMALL_SHIFT, Served};
@@ -18,6 +18,7 @@ use super::types::{RETIRED, UNORDERED};
 
 use crate::base::biased::{Biased, Guard, OwnerGuard};
 use crate::base::changed::Listed;
+use crate::base::error::Result;
 use crate::base::remote::Remote;
 use crate::base::sync::levels::HeldLock;
 use crate::base::sync::{
@@ -31,6 +32,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, OnceLock};
 
 mod best_fit;
+mod bins_of;
 mod blocks;
 #[cfg(test)]
 mod check;
@@ -45,19 +47,20 @@ mod place;
 mod quick;
 mod scatter;
 mod space;
+mod stuck;
 #[cfg(test)]
 mod tests;
 mod waiting;
 mod whole;
 
 pub(crate) use best_fit::WORTH_MAPPING;
-pub(crate) use fast::{EnteredHeap, Fast, HeapPath, HeapSeat, Outside, Reused, Way};
+pub(crate) use fast::{EnteredHeap, Fast, HeapPath, HeapSeat, Reused};
 pub(crate) use granules::FreeBlock;
-use idle::Idle;
-pub(crate) use idle::Stuck;
 pub(crate) use scatter::{Runs, Scratch, Unscattered};
 pub(crate) use space::Space;
-pub(crate) use waiting::{Waiting, WaitingList};
+use stuck::Idle;
+pub(crate) use stuck::Stuck;
+pub(crate) use waiting::{Ready, Waiting, WaitingList};
 
 /// The number of lists of freed small and medium blocks, one for each size (`shape::list_of`), rounded up to what a byte
 /// can say, so that indexing needs no bounds check. Those beyond the last one are never touched.
@@ -117,9 +120,9 @@ pub(crate) struct HeapState {
     rests: bool,
     /// The number of allocations until the remote list is checked again.
     pub countdown: u32,
-    small: Bins<10, 1>,
-    medium: Bins<7, 1>,
-    large: Bins<28, 16>,
+    small: SmallBins,
+    medium: MediumBins,
+    large: LargeBins,
     /// What of the large tier is free; kept where `keeps_whole` says so.
     idle: Idle,
     /// Whole segments are cut sparingly (`idle.rs`).
@@ -197,6 +200,25 @@ impl HeapState {
             whole: Vec::new(),
         }
     }
+}
+
+/// What a thread finds on its fast path into a heap.
+#[derive(Clone, Copy)]
+pub(crate) struct Way {
+    pub heap: &'static Heap,
+    pub shared: Shared<'static>,
+    /// The address of offset 0, for offsets below `span`.
+    pub base: u64,
+    pub span: u64,
+}
+
+/// What a request on the fast path needs now and then, beyond the heap.
+pub(crate) trait Outside: Sync {
+    /// The address of an offset that the pond has handed out.
+    fn address(&self, offset: u64) -> Result<u64>;
+
+    /// Settles the accounts of a heap.
+    fn settle(&self, heap: &'static Heap);
 }
 
 /// One heap.

@@ -1,10 +1,10 @@
-//! Blocks at given places, which a restored layout needs. The caller has found out that everything here is possible,
-//! and has stocked the ids.
+//! Blocks at given places, which a restored layout needs. The caller has checked that everything here is possible,
+//! has stocked the ids, and holds the heap's lock.
 
 use super::super::desc::{Id, kind};
 use super::super::shape::Tier;
 use super::super::units::{Extent, LARGE_UNITS_SHIFT};
-use super::fine::{chunk_mask, first_unit, tag_fine};
+use super::fine::{ChunkTags, chunk_mask, first_unit};
 use super::granules::{FreeBlock, holder};
 use super::{HeapState, LockedHeap};
 use std::ops::DerefMut;
@@ -37,7 +37,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         d.set_off(first_unit(tier, granule));
         d.set_units(units);
         d.become_(kind::FREE, tier as u32);
-        tag_fine(maps, chunk, d.off(), units, whole);
+        ChunkTags::of(maps, granule).enter(d.off(), units, whole);
         self.fine_insert(tier, whole);
     }
 
@@ -52,11 +52,11 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     ) -> bool {
         let maps = self.maps();
         let mask = chunk_mask(tier);
-        let chunk = maps.granule(granule);
+        let tags = ChunkTags::of(maps, granule);
         let mut at = first_unit(tier, granule);
         for (n, &Extent { off, units }) in blocks.iter().enumerate() {
             let id = loop {
-                let id = maps.at(chunk.entry(at));
+                let id = tags.at(at);
                 let d = maps.desc(id);
                 if d.off() + d.units() > off {
                     break id;
@@ -77,7 +77,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
                 d.set_off(off);
                 d.set_units(units);
                 d.become_(kind::FREE, tier as u32);
-                tag_fine(maps, chunk, off, units, id);
+                tags.enter(off, units, id);
                 heap.fine_insert(tier, id);
             };
             self.state.pieces += u64::from(off > start) + u64::from(off + units < end);
@@ -92,7 +92,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             let p = maps.desc(piece);
             p.set_off(off);
             p.set_units(units);
-            tag_fine(maps, chunk, off, units, piece);
+            tags.enter(off, units, piece);
             each(n, piece);
             at = off + units;
         }

@@ -1,5 +1,5 @@
-//! Scattered memory for a block that fits no hole, or that had better be scattered than break a granule: whole
-//! granules, and the free ends of granules that are partly used.
+//! Scattered memory for a block that fits no hole, or whose best fit would break a granule: whole granules, and the free
+//! ends of granules that are partly used. All methods work on a locked heap.
 
 use super::super::desc::Id;
 use super::super::tied::{Part, Tied, choose};
@@ -37,10 +37,18 @@ pub(crate) struct Scratch {
 /// The free parts of granules that are partly used, by size.
 #[derive(Debug, Default)]
 struct Edges {
-    /// At the end of a granule whose start is used: (units, one past the last).
-    heads: Vec<(u32, u32)>,
-    /// At the start of a granule whose end is used: (units, first).
-    tails: Vec<(u32, u32)>,
+    /// At the end of a granule whose start is used.
+    heads: Vec<Edge>,
+    /// At the start of a granule whose end is used.
+    tails: Vec<Edge>,
+}
+
+/// The free part of a granule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Edge {
+    units: u32,
+    /// [units] the end of the granule that it touches: one past the last unit of a head, the first unit of a tail.
+    at: u32,
 }
 
 /// Why [`LockedHeap::scatter`] found nothing.
@@ -63,7 +71,7 @@ pub(crate) enum Runs {
     Few,
 }
 
-/// So many pieces may be mapped for a block even if fewer would do. Each piece is a call to the device.
+/// The number of pieces that may be mapped for a block even if fewer would be enough. Each piece is a call to the device.
 ///
 /// Measured on the recorded programs (docs/decisions/mapping.md): 2 instead of 3 costs one program 0.4 % of the device, and 8
 /// saves hardly any calls.
@@ -110,7 +118,8 @@ struct Ends {
     cost: u32,
 }
 
-/// The cost of breaking a granule, whose remainder can still serve.
+/// The cost of breaking a granule, of which `left` units remain and can still serve. A remainder of a whole granule costs
+/// a little less than one of a part, for the same size.
 fn cost_of_breaking(left: u32) -> u32 {
     if left == LARGE_UNITS { 0 } else { 3 + left * 9 / 10 }
 }
@@ -142,10 +151,10 @@ impl Edges {
                 });
             }
             if off < from && !tied.is_tied(off >> LARGE_UNITS_SHIFT) {
-                self.heads.push((from - off, from));
+                self.heads.push(Edge { units: from - off, at: from });
             }
             if to < end && !tied.is_tied(to >> LARGE_UNITS_SHIFT) {
-                self.tails.push((end - to, to));
+                self.tails.push(Edge { units: end - to, at: to });
             }
         }
         self.heads.sort_unstable();
@@ -159,16 +168,16 @@ impl Edges {
         if need == 0 {
             return Some(Ends::default());
         }
-        let least = |of: &[(u32, u32)]| of.get(of.partition_point(|p| p.0 < need)).copied();
+        let least = |of: &[Edge]| of.get(of.partition_point(|p| p.units < need)).copied();
         let head = if heads { least(&self.heads) } else { None };
         match (head, least(&self.tails)) {
-            (Some(h), t) if t.is_none_or(|t| h.0 < t.0) => {
-                let cost = cost_of_remainder(h.0 - need);
-                Some(Ends { head: Some(Extent::new(h.1 - need, need)), tail: None, cost })
+            (Some(h), t) if t.is_none_or(|t| h.units < t.units) => {
+                let cost = cost_of_remainder(h.units - need);
+                Some(Ends { head: Some(Extent::new(h.at - need, need)), tail: None, cost })
             }
             (_, Some(t)) => {
-                let cost = cost_of_remainder(t.0 - need);
-                Some(Ends { head: None, tail: Some(Extent::new(t.1, need)), cost })
+                let cost = cost_of_remainder(t.units - need);
+                Some(Ends { head: None, tail: Some(Extent::new(t.at, need)), cost })
             }
             _ => None,
         }
@@ -178,16 +187,16 @@ impl Edges {
     fn pair(&self, need: u32) -> Option<Ends> {
         let mut best: Option<(u32, Ends)> = None;
         let mut t = self.tails.len();
-        for &(room, end) in self.heads.iter().filter(|h| h.0 < need) {
+        for &Edge { units: room, at: end } in self.heads.iter().filter(|h| h.units < need) {
             // The larger the head, the smaller the tail may be.
-            while t > 0 && room + self.tails[t - 1].0 >= need {
+            while t > 0 && room + self.tails[t - 1].units >= need {
                 t -= 1;
             }
             if let Some(tail) = self.tails.get(t) {
-                let beyond = room + tail.0 - need;
+                let beyond = room + tail.units - need;
                 if best.is_none_or(|b| beyond < b.0) {
                     let head = Some(Extent::new(end - room, room));
-                    let tail = Some(Extent::new(tail.1, need - room));
+                    let tail = Some(Extent::new(tail.at, need - room));
                     best = Some((beyond, Ends { head, tail, cost: 1 + cost_of_remainder(beyond) }));
                 }
             }
@@ -289,7 +298,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     /// granules. `None`: nothing fits.
     pub(crate) fn fit_cost(&self, units: u32) -> Option<u32> {
         let maps = self.maps();
-        let d = maps.desc(Some(self.state.large.find(maps, units)).filter(|&id| id != 0)?);
+        let d = maps.desc(Some(self.large().find(units)).filter(|&id| id != 0)?);
         let (end, all) = (d.off() + units, d.off() + d.units());
         let next = end.next_multiple_of(LARGE_UNITS);
         Some(if end == all || end == next {
@@ -310,7 +319,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         }
         let maps = self.maps();
         let mut part = 0u64;
-        self.state.large.walk(maps, 1, |id| {
+        self.large().walk(1, |id| {
             let d = maps.desc(id);
             let free = Extent::new(d.off(), d.units());
             let whole = free.whole().map_or(0, |run| run.extent().units);

@@ -1,4 +1,4 @@
-//! How much of a heap is free, and in what pieces: for the account. Nothing is merged for it.
+//! How much of a heap is free, and in what pieces: for the statistics. Nothing is merged for it. The heap is locked.
 
 use super::super::desc::{ALIAS, Id};
 use super::super::units::{Extent, GRANULE, LARGE_UNITS};
@@ -6,7 +6,7 @@ use super::counters::SMALL;
 use super::{HeapState, LockedHeap};
 use std::ops::DerefMut;
 
-/// See the file's head. What was freed and waits unmerged is free; side by side it is one piece.
+/// What is free. Freed blocks that wait unmerged count as free, and adjacent ones as one piece.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Space {
     /// [B] of chunks for which no block is charged, but for chunks that are wholly free.
@@ -69,7 +69,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             let d = maps.desc(id);
             free.push(Extent::new(d.off(), d.units()));
         };
-        s.large.walk(maps, 1, |id| {
+        self.large().walk(1, |id| {
             note(id);
             true
         });

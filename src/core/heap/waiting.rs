@@ -1,7 +1,8 @@
-//! The waiting blocks of a heap: freed, but not reusable yet.
+//! The freed blocks of a heap that wait: they are not reusable yet.
 //!
 //! A block is on the list from its free until it is reusable, also while its fences are being made and while the device
-//! is queried about them. So every thread that locks the heap sees it.
+//! is queried about them. So every thread that locks the heap sees it. The list is part of the heap's state, so its
+//! methods need the heap's lock.
 
 use super::super::desc::Id;
 use super::super::order::{Fence, Waits};
@@ -22,13 +23,28 @@ pub(crate) struct Waiting {
     pub direct: bool,
 }
 
+/// The fences of one stream, in the order in which they are passed.
+struct StreamFences {
+    stream_serial: u64,
+    fences: VecDeque<Fence>,
+}
+
 /// The waiting blocks of a heap; see the head of this file.
 #[derive(Default)]
 pub(crate) struct WaitingList {
     entries: Vec<Waiting>,
-    /// The fences of the entries by lane, in the order in which they are passed.
-    lanes: Vec<(u64, VecDeque<Fence>)>,
+    /// The fences of all entries.
+    streams: Vec<StreamFences>,
     last: u64,
+}
+
+/// The blocks whose waits are over.
+#[derive(Default)]
+pub(crate) struct Ready {
+    /// Those that can be used again at once.
+    pub blocks: Vec<Waiting>,
+    /// Those that are segments of their own and go back to the device first.
+    pub segments: Vec<Waiting>,
 }
 
 impl WaitingList {
@@ -77,28 +93,29 @@ impl WaitingList {
         }
     }
 
+    /// Adds a fence to those of its stream.
     fn watch(&mut self, fence: Fence) {
-        let lane = fence.lane();
-        let at = self.lanes.iter().position(|l| l.0 == lane).unwrap_or_else(|| {
-            self.lanes.push((lane, VecDeque::new()));
-            self.lanes.len() - 1
+        let stream_serial = fence.stream_serial();
+        let at = self.streams.iter().position(|s| s.stream_serial == stream_serial).unwrap_or_else(|| {
+            self.streams.push(StreamFences { stream_serial, fences: VecDeque::new() });
+            self.streams.len() - 1
         });
-        let fences = &mut self.lanes[at].1;
+        let fences = &mut self.streams[at].fences;
         let place = fences.partition_point(|f| f.serial() <= fence.serial());
         if place == 0 || fences[place - 1].serial() != fence.serial() {
             fences.insert(place, fence);
         }
     }
 
-    /// The first fence of each lane that is not known to be passed: the ones to query.
+    /// The first fence of each stream that is not known to be passed: the ones to query.
     pub(crate) fn fronts(&mut self) -> Vec<Fence> {
-        for (_, fences) in &mut self.lanes {
-            while fences.front().is_some_and(Fence::is_passed) {
-                fences.pop_front();
+        for s in &mut self.streams {
+            while s.fences.front().is_some_and(Fence::is_passed) {
+                s.fences.pop_front();
             }
         }
-        self.lanes.retain(|l| !l.1.is_empty());
-        self.lanes.iter().filter_map(|l| l.1.front().cloned()).collect()
+        self.streams.retain(|s| !s.fences.is_empty());
+        self.streams.iter().filter_map(|s| s.fences.front().cloned()).collect()
     }
 
     /// The blocks with owed fences: their tickets, and what they wait for.
@@ -106,23 +123,24 @@ impl WaitingList {
         self.entries.iter().filter(|w| w.waits.owes()).map(|w| (w.ticket, w.waits.clone())).collect()
     }
 
-    /// Moves the blocks that are known to wait for nothing into `ripe`. Those that are segments of their own are copied
-    /// into
-    /// `direct` and stay on the list, marked as unknown again, until [`finish`](Self::finish).
-    pub(crate) fn take_ripe(&mut self, ripe: &mut Vec<Waiting>, direct: &mut Vec<Waiting>) {
-        let mut is_ripe = |w: &mut Waiting| {
+    /// Takes the blocks that are known to wait for nothing. Those that are segments of their own stay on the list, marked
+    /// as unknown again, until [`finish`](Self::finish).
+    pub(crate) fn take_ready(&mut self) -> Ready {
+        let mut segments = Vec::new();
+        let mut is_ready = |w: &mut Waiting| {
             let over = w.waits.drop_passed(Fence::is_passed);
             w.exports.retain(|f| !f.is_passed());
             if !over || w.unknown || !w.exports.is_empty() {
                 return false;
             }
             if w.direct {
-                direct.push(w.clone());
+                segments.push(w.clone());
                 w.unknown = true;
             }
             !w.direct
         };
-        ripe.extend(self.entries.extract_if(.., |w| is_ripe(w)));
+        let blocks = self.entries.extract_if(.., |w| is_ready(w)).collect();
+        Ready { blocks, segments }
     }
 
     /// What the first block that waits for streams waits for; a block without owed fences is preferred.
@@ -132,13 +150,13 @@ impl WaitingList {
         first.map(|w| w.waits.clone())
     }
 
-    /// For the blocks that wait only for streams: the first fence of each lane.
+    /// For the blocks that wait only for streams: the first fence of each stream.
     pub(crate) fn open_fences(&self) -> Vec<Fence> {
         let mut first: Vec<Fence> = Vec::new();
         for fence in
             self.entries.iter().filter(|w| !w.unknown && w.exports.is_empty()).flat_map(|w| w.waits.fences())
         {
-            match first.iter_mut().find(|f| f.lane() == fence.lane()) {
+            match first.iter_mut().find(|f| f.stream_serial() == fence.stream_serial()) {
                 Some(f) if f.serial() <= fence.serial() => {}
                 Some(f) => *f = fence,
                 None => first.push(fence),

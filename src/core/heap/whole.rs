@@ -1,4 +1,5 @@
-//! Freed blocks that stay whole (`tuned`): kept apart from the bins, sorted by size, until they are given up.
+//! Freed blocks that stay whole (`state/tuned.rs`): kept apart from the bins, sorted by size, until they are given up.
+//! All methods work on a locked heap.
 
 use super::super::desc::{Id, kind};
 use super::{HeapState, LockedHeap};

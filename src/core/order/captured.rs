@@ -4,9 +4,10 @@
 //! the device as a whole is not waited for, and the default stream is treated as captured. A thread that makes a point
 //! or waits for the device notes that first; a capture that begins waits until no such note concerns it.
 
-use super::{EVERY, Order, PoolId, Relaxed, Result, lock};
-use crate::base::error::Code;
-use crate::base::sync::pause;
+use super::super::types::{EVERY, PoolId};
+use super::Order;
+use crate::base::error::{Code, Result};
+use crate::base::sync::{Ordering::Relaxed, lock, pause};
 use crate::fail;
 
 /// Notes, until dropped, that a thread makes a point on a stream or waits for it.
@@ -75,7 +76,7 @@ impl Order {
 
     /// Whether the device records the work of one of its streams, which may end meanwhile.
     fn records_listed(&self, stream: u64) -> bool {
-        if Self::is_word(stream) || stream == super::EVERY {
+        if Self::is_word(stream) || stream == EVERY {
             return self.backing().capturing(stream);
         }
         // A thread that ends the stream waits for this note. The note is refused if the stream's capture was announced.

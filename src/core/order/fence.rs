@@ -41,19 +41,19 @@ impl Source {
     }
 
     /// A fence at a point that was just made on a stream; without a point, only a wait for the device passes it.
-    pub(super) fn fence(self: &Arc<Self>, lane: u64, point: Option<Point>) -> Fence {
-        self.new_fence(lane, point.unwrap_or(NO_POINT), false)
+    pub(super) fn fence(self: &Arc<Self>, stream: u64, point: Option<Point>) -> Fence {
+        self.new_fence(stream, point.unwrap_or(NO_POINT), false)
     }
 
     /// A fence at a point whose work may belong to anybody.
-    pub(super) fn foreign_fence(self: &Arc<Self>, lane: u64, point: Point) -> Fence {
-        self.new_fence(lane, point, true)
+    pub(super) fn foreign_fence(self: &Arc<Self>, stream: u64, point: Point) -> Fence {
+        self.new_fence(stream, point, true)
     }
 
-    fn new_fence(self: &Arc<Self>, lane: u64, point: Point, foreign: bool) -> Fence {
+    fn new_fence(self: &Arc<Self>, stream: u64, point: Point, foreign: bool) -> Fence {
         let serial = self.next(); // after the point was made
         let (point, passed) = (AtomicU64::new(point), AtomicBool::new(false));
-        Fence(Arc::new(Life { source: self.clone(), lane, point, serial, foreign, passed }))
+        Fence(Arc::new(Life { source: self.clone(), stream, point, serial, foreign, passed }))
     }
 }
 
@@ -62,8 +62,8 @@ const NO_POINT: u64 = u64::MAX;
 
 struct Life {
     source: Arc<Source>,
-    /// The serial number of the stream. Fences of one lane are passed in the order of their serials.
-    lane: u64,
+    /// The serial number of the stream. Fences of one stream are passed in the order of their serial numbers.
+    stream: u64,
     /// `NO_POINT`: the fence has none, or has given it back.
     point: AtomicU64,
     serial: u64,
@@ -156,8 +156,9 @@ impl Fence {
         self.0.passed.store(true, Relaxed);
     }
 
-    pub(crate) fn lane(&self) -> u64 {
-        self.0.lane
+    /// The serial number of its stream.
+    pub(crate) fn stream_serial(&self) -> u64 {
+        self.0.stream
     }
 
     pub(crate) fn serial(&self) -> u64 {
@@ -172,6 +173,6 @@ impl Fence {
 impl fmt::Debug for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let passed = if self.is_passed() { "passed" } else { "open" };
-        write!(f, "fence {} of lane {}, {passed}", self.0.serial, self.0.lane)
+        write!(f, "fence {} of stream {}, {passed}", self.0.serial, self.0.stream)
     }
 }

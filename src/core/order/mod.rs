@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 
 mod captured;
+mod ends;
 mod fence;
 mod stream;
 #[cfg(all(test, not(loom)))]
@@ -56,7 +57,7 @@ struct Streams {
     /// were passed when last checked.
     ended: Vec<Fence>,
     /// How many of them were open at the last check. The list is checked again once it is twice that long, plus
-    /// `stream::ENDED`.
+    /// `ends::ENDED`.
     looked: usize,
 }
 
@@ -120,7 +121,7 @@ impl Order {
             made.ok().flatten().into_iter().for_each(|p| self.backing().forget(p));
             return Ok(Some(end).filter(|f| !f.ask()));
         }
-        Ok(made?.map(|point| self.source.fence(stream.lane, Some(point))))
+        Ok(made?.map(|point| self.source.fence(stream.serial, Some(point))))
     }
 
     /// Makes a point on the stream while no capture can begin; `None`: everything queued there is done.
@@ -195,17 +196,17 @@ impl Order {
         }
     }
 
-    /// Whether nothing is queued on the device that [`add_all`](Self::add_all) would make a fence for, as far as that
-    /// can be told at no cost.
+    /// Whether nothing is queued on the device that [`add_all`](Self::add_all) would make a fence for, as far as that is
+    /// known at no cost.
     pub(crate) fn is_idle(&self) -> bool {
         // Relaxed: as in `route`; a thread that has learnt of work that left a fence sees it counted. There are also
         // fences of other devices' work.
         self.captured.load(Relaxed) == 0 && self.left.load(Relaxed) == 0 && self.backing().idle()
     }
 
-    /// Whether what is queued on a stream now is all done; `false` where that cannot be told now. Disturbs no capture of
-    /// the stream, whenever that begins, as an event is asked and not the stream; work on the default stream is, as
-    /// always, in the way of captures that begin just then and wait for it.
+    /// Whether everything that is queued on a stream now is done; `false` if that is unknown. Does not disturb a capture of
+    /// the stream, whenever that begins: it queries an event, not the stream. On the default stream it disturbs captures
+    /// that begin just then and wait for that stream, as all work there does.
     pub(crate) fn is_done(&self, id: u64) -> bool {
         let stream = self.stream(id);
         match self.fence(&stream) {
@@ -232,16 +233,16 @@ impl Order {
 
     /// Makes the owed fences of all of `several` if possible now: one fence for each stream.
     pub(crate) fn settle_all<'w>(&self, several: impl Iterator<Item = &'w mut Waits>) {
-        let mut made: Vec<(u64, Option<Option<Fence>>)> = Vec::new(); // by lane; the inner `None`: nothing is queued
+        let mut made: Vec<(u64, Option<Option<Fence>>)> = Vec::new(); // by serial number of the stream; the inner `None`: nothing is queued
         for waits in several {
             for owed in waits.take_owed() {
                 // A wait for the device says nothing about other devices' streams.
                 if owed.since < self.source.synced() && !owed.stream.elsewhere {
                     continue;
                 }
-                let lane = owed.stream.lane;
-                let at = made.iter().position(|m| m.0 == lane).unwrap_or_else(|| {
-                    made.push((lane, self.fence(&owed.stream).ok()));
+                let serial = owed.stream.serial;
+                let at = made.iter().position(|m| m.0 == serial).unwrap_or_else(|| {
+                    made.push((serial, self.fence(&owed.stream).ok()));
                     made.len() - 1
                 });
                 match &made[at].1 {
@@ -344,7 +345,7 @@ impl Order {
 
     /// Notes that a stream of another device uses memory of this one until the point is passed, which counts wherever
     /// all streams are meant. The order owns the point from then on.
-    pub(crate) fn visit(&self, point: Point) {
+    pub(crate) fn note_foreign_work(&self, point: Point) {
         let fence = self.adopt(point);
         let count = {
             let mut s = lock(&self.streams);

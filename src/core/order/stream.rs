@@ -4,34 +4,30 @@
 //! which knows whether the stream has ended, and holds the fence that it left behind.
 
 use super::fence::Fence;
-use super::{EVERY, Order, Relaxed, lock};
-use crate::base::error::{Code, Result};
-use crate::base::sync::{AtomicBool, Mutex, Ordering::AcqRel, Ordering::Acquire, Ordering::Release, pause};
-use crate::fail;
+use crate::base::sync::{AtomicBool, Mutex, lock};
 use crate::locks;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// A stream; see the head of this file.
 pub(crate) struct Stream {
     pub id: u64,
     /// Its serial number among all streams ever used here.
-    pub lane: u64,
+    pub serial: u64,
     /// It belongs to another device or context: only its points are known here.
     pub elsewhere: bool,
     /// A thread is ending it, or has ended it.
-    ends: AtomicBool,
+    pub(super) ends: AtomicBool,
     /// A fence for all its work; set when it is about to end.
-    end: Mutex<Option<Fence>, locks::StreamEnd>,
+    pub(super) end: Mutex<Option<Fence>, locks::StreamEnd>,
 }
 
 impl Stream {
-    pub(super) fn new(id: u64, lane: u64) -> Stream {
-        Stream { id, lane, elsewhere: false, ends: AtomicBool::new(false), end: Mutex::new(None) }
+    pub(super) fn new(id: u64, serial: u64) -> Stream {
+        Stream { id, serial, elsewhere: false, ends: AtomicBool::new(false), end: Mutex::new(None) }
     }
 
-    pub(super) fn elsewhere(id: u64, lane: u64) -> Stream {
-        Stream { elsewhere: true, ..Stream::new(id, lane) }
+    pub(super) fn elsewhere(id: u64, serial: u64) -> Stream {
+        Stream { elsewhere: true, ..Stream::new(id, serial) }
     }
 
     /// The fence that it left behind, if it has ended or is about to.
@@ -49,177 +45,5 @@ impl Ending {
     /// The caller's id of the stream.
     pub fn id(&self) -> u64 {
         self.stream.id
-    }
-}
-
-/// How many streams may end before their fences are checked again.
-const ENDED: usize = 32;
-
-#[cold]
-fn no_stream<T>(id: u64) -> Result<T> {
-    if id == EVERY {
-        fail!(
-            Code::UnknownStream,
-            "the stream is an empty one: never made, moved from, or it could not be made"
-        );
-    }
-    fail!(Code::UnknownStream, "stream {id:#x} is not a stream of this device")
-}
-
-impl Order {
-    /// Fails if `id` is no stream, or does not order memory here.
-    pub(crate) fn check_own(&self, id: u64) -> Result<()> {
-        if Self::is_word(id) || id == EVERY {
-            return no_stream(id);
-        }
-        if !self.backing().owns(id)? {
-            fail!(
-                Code::UnknownStream,
-                "stream {id:#x} is of another device or context: its use of memory can be recorded here, nothing else"
-            );
-        }
-        Ok(())
-    }
-
-    /// A stream that uses memory of this device, whether its own or not.
-    pub(crate) fn user(&self, id: u64) -> Result<Arc<Stream>> {
-        if Self::is_word(id) || id == EVERY {
-            return no_stream(id);
-        }
-        if self.backing().owns(id)? {
-            return Ok(self.stream(self.ordered(id)));
-        }
-        let mut s = lock(&self.streams);
-        if let Some(known) = s.elsewhere.get(&id).and_then(Weak::upgrade) {
-            return Ok(known);
-        }
-        s.elsewhere.retain(|_, known| known.strong_count() > 0);
-        let stream = Arc::new(Stream::elsewhere(id, self.last_stream.fetch_add(1, Relaxed)));
-        s.elsewhere.insert(id, Arc::downgrade(&stream));
-        Ok(stream)
-    }
-
-    /// The streams that were named here and have not ended: their numbers, by lane. Lane 0 stands for all.
-    pub(crate) fn by_lane(&self) -> BTreeMap<u64, u64> {
-        let all: Vec<Arc<Stream>> = {
-            let s = lock(&self.streams);
-            let elsewhere = s.elsewhere.values().filter_map(Weak::upgrade);
-            s.known.values().cloned().chain(elsewhere).collect()
-        };
-        // The last of one is dropped with nothing locked: its fence goes with it.
-        all.iter().map(|s| (s.lane, s.id)).collect()
-    }
-
-    /// A stream of another device is about to end. Blocks here that wait for its work must not mistake a new stream
-    /// with the same id for it.
-    pub fn ending_elsewhere(&self, id: u64) {
-        let known = lock(&self.streams).elsewhere.get(&id).and_then(Weak::upgrade);
-        let Some(stream) = known else { return };
-        // If no point can be made now, that is left for later: the backing knows what to do for an ended stream.
-        if let Ok(made) = self.mark(&stream) {
-            let fence = self.source.fence(stream.lane, made);
-            if made.is_none() {
-                fence.set_passed();
-            }
-            *lock(&stream.end) = Some(fence);
-        }
-        lock(&self.streams).elsewhere.remove(&id);
-    }
-
-    /// `Busy` for a stream that is being captured and so must not end.
-    pub fn check_end(&self, id: u64) -> Result<()> {
-        if !self.backing().is_default(id) && self.records(id) {
-            fail!(Code::Busy, "stream {id:#x} is being captured");
-        }
-        Ok(())
-    }
-
-    /// A stream is about to end: a fence for what is queued on it is left behind, which counts among those of ended
-    /// streams from now on. If no fence can be made, the stream is waited for. Nobody queues more on it. Must be
-    /// followed by [`ended`](Self::ended) or [`not_ended`](Self::not_ended). `UnknownStream` if another thread is
-    /// ending it.
-    pub fn ending(&self, id: u64) -> Result<Ending> {
-        let stream = self.stream(id);
-        // AcqRel: after an end that was given up, its undoing is visible.
-        if stream.ends.swap(true, AcqRel) {
-            fail!(Code::UnknownStream, "stream {id:#x} is being ended by another thread");
-        }
-        let made: Result<_> = self.mark(&stream);
-        let waited = made.is_err() && self.check_wait().and_then(|()| self.backing().sync_stream(id)).is_ok();
-        let over = waited || matches!(made, Ok(None));
-        // If it could not be waited for either, only a wait for the device passes the fence.
-        let fence = self.source.fence(stream.lane, made.ok().flatten());
-        if over {
-            fence.set_passed();
-        }
-        // The fence counts before the device stops listing the stream, so that no thread misses both.
-        {
-            let mut s = lock(&self.streams);
-            s.ended.push(fence.clone());
-            self.count_left(&s);
-        }
-        *lock(&stream.end) = Some(fence);
-        self.wait_for_askers(id);
-        Ok(Ending { stream })
-    }
-
-    /// The stream has ended: only its fence stands for it here, and its id may be reused.
-    pub fn ended(&self, ending: Ending) {
-        let stream = ending.stream;
-        let many = {
-            let mut s = lock(&self.streams);
-            if s.known.get(&stream.id).is_some_and(|known| Arc::ptr_eq(known, &stream)) {
-                s.known.remove(&stream.id);
-            }
-            s.ended.len() > 2 * s.looked + ENDED
-        };
-        if many {
-            // If nobody ever waits for the device, nobody else checks the list.
-            let left = self.left_behind().len();
-            lock(&self.streams).looked = left;
-        }
-    }
-
-    /// The device refused to end it: it continues.
-    pub fn not_ended(&self, ending: Ending) {
-        let gone = lock(&ending.stream.end).take();
-        if let Some(fence) = &gone {
-            let mut s = lock(&self.streams);
-            s.ended.retain(|f| !f.is(fence));
-            self.count_left(&s);
-        }
-        drop(gone);
-        ending.stream.ends.store(false, Release);
-    }
-
-    /// The device has made a stream with that id. If an earlier stream with that id has just ended and another thread
-    /// is about to report this, waits for that thread, since the memory of the old stream is not the new one's.
-    pub fn made(&self, id: u64) {
-        let mut round = 0;
-        // Acquire: what the other thread has changed by then is visible.
-        while lock(&self.streams).known.get(&id).is_some_and(|s| s.ends.load(Acquire)) {
-            pause(round);
-            round = round.saturating_add(1);
-        }
-    }
-
-    /// Forgets a stream that the device does not know, though nobody said that it ended.
-    pub(super) fn forget_unknown(&self, stream: &Arc<Stream>) {
-        let mut s = lock(&self.streams);
-        if s.known.get(&stream.id).is_some_and(|known| Arc::ptr_eq(known, stream)) {
-            s.known.remove(&stream.id);
-        }
-    }
-
-    /// The fences that ended streams left behind and that are not passed yet.
-    pub(super) fn left_behind(&self) -> Vec<Fence> {
-        let all = lock(&self.streams).ended.clone();
-        let open: Vec<Fence> = all.iter().filter(|f| !f.ask()).cloned().collect();
-        if open.len() < all.len() {
-            let mut s = lock(&self.streams);
-            s.ended.retain(|f| !f.is_passed());
-            self.count_left(&s);
-        }
-        open
     }
 }

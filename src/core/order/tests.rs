@@ -239,12 +239,12 @@ fn a_stream_that_has_ended_counts_until_its_work_is_over() {
     fake.pass_all();
     assert!(order.settle(&mut waits) && order.fence(&stream).unwrap().is_none());
 
-    order.visit(fake.point());
+    order.note_foreign_work(fake.point());
     let mut waits = all(&order);
-    let visit = fake.0.lock().unwrap().points - 2; // before the two marks
+    let foreign = fake.0.lock().unwrap().points - 2; // before the two marks
     fake.pass_all();
-    fake.0.lock().unwrap().passed.remove(&visit);
-    assert!(!order.settle(&mut waits), "a visit counts, too");
+    fake.0.lock().unwrap().passed.remove(&foreign);
+    assert!(!order.settle(&mut waits), "the work of other devices counts, too");
 }
 
 #[test]

@@ -48,10 +48,10 @@ impl Waits {
         self.fences.clone()
     }
 
-    /// The lanes of the streams that it waits for.
-    pub(crate) fn lanes(&self) -> impl Iterator<Item = u64> {
-        let open = self.fences.iter().filter(|f| !f.is_passed()).map(Fence::lane);
-        open.chain(self.owed.iter().map(|o| o.stream.lane))
+    /// The serial numbers of the streams that it waits for.
+    pub(crate) fn stream_serials(&self) -> impl Iterator<Item = u64> {
+        let open = self.fences.iter().filter(|f| !f.is_passed()).map(Fence::stream_serial);
+        open.chain(self.owed.iter().map(|o| o.stream.serial))
     }
 
     /// Drops what is over. Returns whether nothing is left.

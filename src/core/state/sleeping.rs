@@ -1,7 +1,7 @@
 //! Sleeping memory of pools: granules that went back to the device, and the address ranges where nothing is mapped
 //! until they return.
 
-use super::super::aliases::Pieces;
+use super::super::aliases::Shown;
 use super::super::units::GranuleRun;
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ pub(crate) struct SleepingMemory {
     pub runs: Vec<GranuleRun>,
     /// Chunks among them.
     pub chunks: u64,
-    /// Address ranges in which some of the granules were mapped, and the pieces mapped there.
-    pub shown: Vec<(GranuleRun, Pieces)>,
+    /// Address ranges in which some of the granules were mapped.
+    pub shown: Vec<Shown>,
     /// Their contents were saved.
     pub saved: bool,
 }

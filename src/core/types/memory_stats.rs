@@ -1,6 +1,6 @@
 //! Statistics in full, by the names that users of PyTorch know.
 
-use super::Counter;
+use super::counter::Counter;
 
 /// One quantity over time. As long as what is accumulated is not reset, `allocated - freed` is `current`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,12 +67,12 @@ macro_rules! memory_stats {
         }
 
         impl MemoryStats {
-            /// Quantities that are told of each class, with their names, in order.
+            /// Quantities that are reported of each class, with their names, in order.
             pub fn splits(&self) -> Vec<(&'static str, &Split)> {
                 vec![$((stringify!($s), &self.$s)),+]
             }
 
-            /// Quantities that are told as a whole, with their names, in order.
+            /// Quantities that are reported as a whole, with their names, in order.
             pub fn flows(&self) -> Vec<(&'static str, &Flow)> {
                 vec![$((stringify!($f), &self.$f)),+]
             }

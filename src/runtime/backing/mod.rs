@@ -5,7 +5,9 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::lock;
-use crate::core::{Backing, BlockInfo, Completed, EVERY, GRANULE, Point, PoolId, alias_one_by_one};
+use crate::core::{
+    Backing, BlockInfo, Completed, EVERY, GRANULE, GranuleRun, Point, PoolId, alias_one_by_one,
+};
 use crate::device::Whose;
 use crate::fail;
 use crate::runtime::entry::reentry::{self, InCall};
@@ -62,17 +64,17 @@ impl Backing for DeviceBacking {
         self.ask_again();
         self.views.check(offset / GRANULE, u64::from(count))?;
         self.taking(|m| m.map(offset, u64::from(first), u64::from(count)))?;
-        self.shown(offset, &[(first, count)]);
+        self.shown(offset, &[GranuleRun { first, count }]);
         Ok(())
     }
 
-    fn alias_runs(&self, offset: u64, runs: &[(u32, u32)]) -> Result<()> {
+    fn alias_runs(&self, offset: u64, runs: &[GranuleRun]) -> Result<()> {
         let together = self.device.mapping().is_some_and(|m| m.together().is_some());
         if runs.len() < 2 || !together {
             return alias_one_by_one(self, offset, runs);
         }
         self.ask_again();
-        let wide: Vec<(u64, u64)> = runs.iter().map(|r| (u64::from(r.0), u64::from(r.1))).collect();
+        let wide: Vec<(u64, u64)> = runs.iter().map(|r| (r.first.into(), r.count.into())).collect();
         self.views.check(offset / GRANULE, wide.iter().map(|r| r.1).sum())?;
         self.taking(|m| match m.together() {
             Some(together) => together.map_runs(offset, &wide),

@@ -1,15 +1,16 @@
 //! Notifies observers and segment callbacks when ranges are mapped or unmapped.
 
 use super::device_backing::DeviceBacking;
+use crate::core::GranuleRun;
 use crate::runtime::entry::reentry::InCall;
 use crate::runtime::watch::observe::{Event, EventKind};
 
 impl DeviceBacking {
     /// Tells everyone that runs of granules are mapped side by side from `offset` on, too.
-    pub(super) fn shown(&self, offset: u64, runs: &[(u32, u32)]) {
+    pub(super) fn shown(&self, offset: u64, runs: &[GranuleRun]) {
         let _in = InCall::new(self);
         let mut at = self.window_at(offset);
-        for &(first, count) in runs {
+        for &GranuleRun { first, count } in runs {
             let home = self.window_at(self.granule_at(first));
             let shown = Event::range(EventKind::SegmentMap, at, self.granule_at(count));
             self.observers.tell(Event { home, ..shown });

@@ -3,7 +3,7 @@
 use super::requests::Request;
 use super::state::{How, Memory};
 use crate::base::error::{Code, Error, Result};
-use crate::core::{OomReport, PoolId};
+use crate::core::{LiveAndFreed, OomReport, PoolId};
 use crate::fail;
 use crate::runtime::entry::tags;
 use crate::runtime::oom::explain::ask_device;
@@ -41,8 +41,8 @@ impl Request {
 }
 
 impl How {
-    /// [B] in live blocks, and how many blocks were freed ever. The device is not asked anything.
-    pub(super) fn live_and_freed(&self) -> (u64, u64) {
+    /// How much is live, and how many blocks were ever freed. Does not query the device.
+    pub(super) fn live_and_freed(&self) -> LiveAndFreed {
         match self {
             How::Pooled(p) => p.pond.statistics().live_and_freed(),
             How::Unpooled(u) => u.live_and_freed(),

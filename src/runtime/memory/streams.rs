@@ -59,7 +59,7 @@ impl KnownStreams<'_> {
     /// stream that are freed from now on wait for that, too.
     pub(crate) fn visited(&self, of: &'static Order, waits: Waits) {
         if !waits.is_over() {
-            self.0.order().visit(self.0.backing().visit(of, waits));
+            self.0.order().note_foreign_work(self.0.backing().visit(of, waits));
         }
     }
 

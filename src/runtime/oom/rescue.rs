@@ -6,7 +6,7 @@
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Condvar, Mutex, lock};
 use crate::base::sync::thread_token;
-use crate::core::{OomReport, OomStep, OomTried, PoolId};
+use crate::core::{LiveAndFreed, OomReport, OomStep, OomTried, PoolId};
 use crate::fail;
 use crate::runtime::entry::reentry::{CallOut, call_foreign, drop_foreign, waits_for_callbacks};
 use crate::runtime::nvtx;
@@ -126,13 +126,13 @@ impl Rescue {
     /// Handles a request that ended with `error`: if a callback could free the missing memory, calls the callbacks, and
     /// makes another `attempt` if one says that it has freed something. That may have been too little, or another thread
     /// may have got it; so it goes on while blocks are freed in fact. The result is added to the report that the error
-    /// carries. `live` returns how many bytes are live, and how many blocks were freed ever.
+    /// carries. `live` returns how much is live and was freed so far.
     #[cold]
     #[inline(never)]
     pub(crate) fn retry(
         &self,
         error: Error,
-        live: impl Fn() -> (u64, u64),
+        live: impl Fn() -> LiveAndFreed,
         mut attempt: impl FnMut() -> Result<u64>,
     ) -> Result<u64> {
         if INSIDE.with(Cell::get) || self.is_empty() {
@@ -150,7 +150,7 @@ impl Rescue {
             let after = live();
             all.tries += called.tries;
             all.helped += called.helped;
-            all.bytes += before.0.saturating_sub(after.0);
+            all.bytes += before.live_bytes.saturating_sub(after.live_bytes);
             if called.helped == 0 {
                 break;
             }
@@ -158,8 +158,8 @@ impl Rescue {
                 Err(e) => end = e,
                 got => return got,
             }
-            in_vain = if after.0 < before.0 { 0 } else { in_vain + 1 };
-            if before.1 == after.1 || in_vain == MOST_IN_VAIN {
+            in_vain = if after.live_bytes < before.live_bytes { 0 } else { in_vain + 1 };
+            if before.freed_blocks == after.freed_blocks || in_vain == MOST_IN_VAIN {
                 break; // it was said only
             }
         }

@@ -22,11 +22,11 @@ impl Unpooled {
         let trials = e.detail::<Trials>();
         r.tried = trials.as_ref().map(|t| t.tried()).unwrap_or_default();
         r.device_said = trials.map_or(String::new(), |t| t.said());
-        let lanes = self.order().by_lane();
+        let streams = self.order().ids_by_serial();
         let mut a = lock(&self.account);
         note_sums(&mut r, &mut a);
         note_holders(&mut r, &a);
-        note_waits(&mut r, &a, &lanes);
+        note_waits(&mut r, &a, &streams);
         drop(a);
         r.reason = r.reason_for(r.rounded, true);
         if r.rounded > self.sizes.max_alloc {
@@ -70,18 +70,18 @@ fn note_holders(r: &mut OomReport, a: &Account) {
     r.streams = OomReport::top(streams.into_values());
 }
 
-fn note_waits(r: &mut OomReport, a: &Account, lanes: &BTreeMap<u64, u64>) {
+fn note_waits(r: &mut OomReport, a: &Account, ids: &BTreeMap<u64, u64>) {
     let mut by: BTreeMap<WaitsFor, (u64, u64)> = BTreeMap::new();
     let mut streams = BTreeSet::new();
     if a.freed.len() > MOST {
         r.missing |= OomMissing::WAITS;
     }
     for f in a.freed.iter().take(MOST) {
-        streams.extend(f.waits.lanes());
-        let on = match f.waits.lanes().next() {
+        streams.extend(f.waits.stream_serials());
+        let on = match f.waits.stream_serials().next() {
             None => WaitsFor::Nothing,
             Some(0) => WaitsFor::AllStreams,
-            Some(lane) => lanes.get(&lane).map_or(WaitsFor::Ended, |&s| WaitsFor::Stream(s)),
+            Some(serial) => ids.get(&serial).map_or(WaitsFor::Ended, |&s| WaitsFor::Stream(s)),
         };
         let (bytes, blocks) = by.entry(on).or_default();
         *bytes += f.block.info.size;

@@ -115,7 +115,7 @@ impl Unpooled {
         for s in block.used_by.iter().chain(&given) {
             let covered = match &block.own {
                 None => !s.elsewhere,
-                Some(own) => s.lane == own.lane,
+                Some(own) => s.serial == own.serial,
             };
             if !covered {
                 self.order.add(s, &mut waits);

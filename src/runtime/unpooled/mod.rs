@@ -11,8 +11,8 @@
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Condvar, Mutex, MutexGuard, lock};
 use crate::core::{
-    BlockInfo, BlockRecord, BlockState, BlockStates, Layout, OomStep, Order, Owner, Place, Placed, PoolId,
-    Stats, TagStats, Trials, Waits,
+    BlockInfo, BlockRecord, BlockState, BlockStates, Layout, LiveAndFreed, OomStep, Order, Owner, Place,
+    Placed, PoolId, Stats, TagStats, Trials, Waits,
 };
 use crate::device::{Device, DriverPool, Sizes, StreamId};
 use crate::fail;
@@ -270,7 +270,7 @@ impl Unpooled {
         let stream = self.order.user(stream)?;
         let mut a = self.lock()?;
         match a.blocks.get_mut(&addr) {
-            Some(b) if b.used_by.iter().any(|s| s.lane == stream.lane) => Ok(()),
+            Some(b) if b.used_by.iter().any(|s| s.serial == stream.serial) => Ok(()),
             Some(b) => {
                 b.used_by.push(stream);
                 Ok(())
@@ -479,10 +479,11 @@ impl Unpooled {
         lock(&self.account).tags.all()
     }
 
-    /// [B] in live blocks, and how many blocks were freed ever.
-    pub(crate) fn live_and_freed(&self) -> (u64, u64) {
+    /// How much is live, and how many blocks were ever freed.
+    pub(crate) fn live_and_freed(&self) -> LiveAndFreed {
         let device = lock(&self.account).device;
-        (device.allocated.current, device.blocks.total.saturating_sub(device.blocks.current))
+        let freed_blocks = device.blocks.total.saturating_sub(device.blocks.current);
+        LiveAndFreed { live_bytes: device.allocated.current, freed_blocks }
     }
 
     /// The number of live blocks.
