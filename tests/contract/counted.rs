@@ -25,6 +25,8 @@ pub struct Counted {
     pub min_chunk: u64,
     /// [B] on top of each request.
     pub padding: u64,
+    /// Blocks that the library keeps track of at a time.
+    pub most_blocks: u64,
 }
 
 impl Counted {
@@ -39,6 +41,7 @@ impl Counted {
             mappings: 16_000,
             min_chunk: 512,
             padding: 0,
+            most_blocks: u64::MAX,
         }
     }
 
@@ -167,7 +170,7 @@ impl Device for CountedDevice {
         self.ordinal
     }
     fn facts(&self) -> Facts {
-        Facts::default()
+        Facts { most_blocks: self.how.most_blocks, ..Facts::default() }
     }
     fn sizes(&self) -> Sizes {
         Sizes {
