@@ -21,7 +21,7 @@ use millpond::base::error::{Code, Error};
 use millpond::base::remote::Remote;
 use millpond::base::ring::{Ring, Seen};
 use millpond::base::sync::{AtomicU32, Lock, Ordering::Relaxed, UnsafeCell};
-use millpond::core::{Backing, Config, Order, Point, Points, Pond, PoolId};
+use millpond::core::{Backing, Config, Order, Point, Points, Pond, PoolId, UNORDERED};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32 as PlainU32, Ordering::SeqCst};
 
@@ -352,9 +352,6 @@ fn a_capture_takes_its_stream_over() {
         assert!(mine != theirs && later != theirs);
     });
 }
-
-/// The core's name for no stream in particular.
-const UNORDERED: u64 = u64::MAX - 1;
 
 /// A stream with work ends while a block without a stream is freed, which that work may use: the block waits, for its
 /// mark or for what the stream leaves behind. So many steps of the end are taken before, as

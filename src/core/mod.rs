@@ -65,11 +65,13 @@ pub use state::pools::Pool;
 pub(crate) use state::pools::PoolRef;
 pub(crate) use state::tags::Tags;
 pub use state::tuned::Tuning;
+pub(crate) use types::EVERY;
+#[doc(hidden)]
+pub use types::UNORDERED; // for models
 pub use types::{
     BlockInfo, BlockRecord, BlockState, BlockStates, Counter, Flow, Freeing, LiveAndFreed, MemoryStats,
     PoolId, Split, Stats, TagStats,
 };
-pub(crate) use types::{EVERY, UNORDERED};
 pub use units::GranuleRun;
 pub(crate) use {
     heap::{EnteredHeap, Fast, Heap, HeapPath, HeapSeat, HeapState, Outside, Reused, Way},

@@ -26,7 +26,7 @@ impl PoolId {
 /// Stands for all streams of a device together, known or not; see `Backing::streams`.
 pub(crate) const EVERY: u64 = 0xFFFF_FFFF_A96E_4B00;
 /// The stream of a heap that serves requests without a stream.
-pub(crate) const UNORDERED: u64 = EVERY + 1;
+pub const UNORDERED: u64 = EVERY + 1;
 /// The stream of a heap whose stream has ended, or that serves nobody yet.
 pub(crate) const RETIRED: u64 = EVERY + 2;
 
