@@ -211,7 +211,7 @@ impl Ground {
 
     /// Frees a block without a stream while nothing runs on the device, so that it waits for nothing, if the calling
     /// thread owns its heap. `false`: nothing was done.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn free_idle(&self, offset: u64) -> bool {
         let maps = &self.maps;
         let record = maps.record_of(offset);
