@@ -6,7 +6,7 @@ use crate::capi::handles;
 use crate::capi::pool::{stream_id, to_ptr};
 use crate::capi::types::millpond_pool;
 use crate::paddle::abi::{C_Status, C_Stream};
-use crate::runtime::take_back;
+use crate::runtime::device::zeroed::take_back;
 use std::ffi::c_void;
 
 /// As `millpond_pool_alloc`, but the requested bytes are 0 for work queued on `stream` from now on: a fill is queued

@@ -32,7 +32,7 @@
 //! Nothing here is ever destroyed: a static destructor that runs late gets a status.
 
 mod backing;
-mod device;
+pub(crate) mod device;
 pub(crate) mod entry;
 mod history;
 pub(crate) mod ladder;
@@ -109,7 +109,6 @@ pub use watch::hooks::{BlockEvent, BlockEventKind};
 pub use watch::latency::Latency;
 pub use watch::observe::{Event, EventKind, Observer, Told};
 
-pub(crate) use device::zeroed::take_back;
 pub(crate) use entry::fork::check as check_fork;
 pub(crate) use entry::reentry::may_block;
 

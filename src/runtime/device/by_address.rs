@@ -127,7 +127,7 @@ pub fn import_close(addr: u64) -> Result<()> {
     }
 }
 
-/// Frees a block of whichever device has it; `size` as in [`Memory::free`](super::Memory::free).
+/// Frees a block of whichever device has it; `size` as in [`Memory::free`](crate::runtime::Memory::free).
 /// Address 0 does nothing.
 pub fn free(addr: u64, size: Option<u64>) -> Result<()> {
     fork::check()?;

@@ -106,7 +106,7 @@ impl HostMemory<'_> {
     }
 
     /// Frees memory of [`alloc`](Self::alloc). Work that was queued before may still use it if the library
-    /// knows of it: copies by [`copy_async`](Self::copy_async), and uses recorded by
+    /// knows of it: copies by [`copy_async`](DeviceState::copy_async), and uses recorded by
     /// [`record_stream`](Self::record_stream). Does not wait for that work, or for anything else, unless
     /// `pinned_max_cached_size_mb` makes it give memory back to the device. Address 0 does nothing. Errors:
     /// `UnknownPointer`, `DoubleFree`.

@@ -7,7 +7,7 @@ use crate::runtime::memory::handle_cache;
 use std::marker::PhantomData;
 
 impl Tag {
-    /// Gives this tag to all blocks that this thread allocates from now on, until [`pop_tag`]. Tags nest; the innermost
+    /// Gives this tag to all blocks that this thread allocates from now on, until [`pop_tag`](crate::runtime::pop_tag). Tags nest; the innermost
     /// counts.
     pub fn push(self) -> Result<()> {
         if tags::begin(self)? {

@@ -40,7 +40,7 @@ impl Action {
     }
 }
 
-/// An event before a snapshot, for [`Snapshot::write_with`].
+/// An event before a snapshot, for [`Snapshot::write_with`](super::Snapshot::write_with).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// What happened.

@@ -78,7 +78,7 @@ fn cuda_options() -> Result<CudaOptions> {
 }
 
 /// The options of `host`; the environment's defaults replace zeros. `disable_mapping` is 0 or 1. The C API uses this
-/// for [`configure_host`](super::configure_host).
+/// for [`configure_host`](crate::runtime::configure_host).
 pub fn host_options(device_count: u32, capacity: u64, disable_mapping: u32) -> Result<HostOptions> {
     let device_count = match device_count as usize {
         0 => {
