@@ -54,7 +54,7 @@ void places() {
     throw std::runtime_error("a place does not keep its word");
   }
   try {
-    memory::Alloc(GPUPlace(1000), 4096);
+    (void)memory::Alloc(GPUPlace(1000), 4096);
     throw std::runtime_error("device 1000 exists");
   } catch (const Error& error) {
     std::printf("as expected: %s\n", error.what());
