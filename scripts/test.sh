@@ -5,7 +5,7 @@
 #
 #   scripts/test.sh [STAGE]...    all of them unless told
 #
-#   fast   what to run before each commit, three minutes: formatting, lints, the contract of streams and memory
+#   fast   what to run before each commit, some six minutes: formatting, lints, the contract of streams and memory
 #   rust   every Rust test
 #   view   the pages of `millpond view`, in a headless Chromium, which it installs; skipped where none can be had
 #   loom   every interleaving of a few threads, over the library's own locks and lists
