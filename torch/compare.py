@@ -292,7 +292,7 @@ class Table:
     def __init__(self, rows):
         self.rows = rows
         if not rows:
-            print("| program | allocator | losses | taken of the card | step: shortest, median, longest |")
+            print("| program | allocator | losses | taken of the card | step: shortest, median, longest, of how many |")
             print("| --- | --- | --- | --- | --- |")
 
     def add(self, program, allocator, losses, bytes_, times, good):
@@ -305,13 +305,21 @@ class Table:
             print(f"| {program} | {allocator} | {losses} | {bytes_} | {times} |", flush=True)
 
 
-def measure(program, allocators, options, table, leave=0):
-    """Runs of a program under each allocator, in rotated order. Returns the results, and whether all is well."""
+def measure(program, allocators, options, table, leave, until):
+    """Runs of a program under each allocator, in rotated order. Returns the results, and whether all is well.
+
+    No turn begins that would end after `until`, but for the first.
+    """
     runs = {allocator: [] for allocator in allocators}
+    took = 0.0
     for turn in range(options.runs):
+        begin = time.monotonic()
+        if turn > 0 and begin + took > until:
+            break
         for i in range(len(allocators)):
             allocator = allocators[(i + turn) % len(allocators)]
             runs[allocator].append(child(allocator, "run", program, options.steps, leave))
+        took = time.monotonic() - begin
     native = next((r["losses"] for r in runs[allocators[0]] if "losses" in r), None)
     good = True
     for allocator in allocators:
@@ -323,7 +331,7 @@ def measure(program, allocators, options, table, leave=0):
         equal = all(r["losses"] == native for r in runs[allocator])
         good = good and equal
         times = sorted(r["step_seconds"] * 1e3 for r in runs[allocator])
-        spread = f"{times[0]:.2f}, {statistics.median(times):.2f}, {times[-1]:.2f} ms"
+        spread = f"{times[0]:.2f}, {statistics.median(times):.2f}, {times[-1]:.2f} ms of {len(times)}"
         most = max(r["taken_bytes"] for r in runs[allocator])
         table.add(program, allocator, "equal" if equal else "DIFFERENT", f"{most / 2**20:.1f} MiB", spread, equal)
     return runs, good
@@ -333,12 +341,14 @@ def main():
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     words.add_argument("--runs", type=int, default=5)
     words.add_argument("--steps", type=int, default=30)
+    words.add_argument("--seconds", type=float, default=float("inf"), help="fewer runs where this is over otherwise")
     words.add_argument("--only", help="programs, with commas between")
     words.add_argument("--quick", action="store_true", help="fewer programs, 15 steps, and no search for the largest batch")
     words.add_argument("--rows", action="store_true", help="rows of gpu/check instead of a table")
     words.add_argument("--json", type=pathlib.Path, help="all numbers go there too")
     words.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     options = words.parse_args()
+    end = time.monotonic() + options.seconds
     if options.child:
         allocator, what, *rest = options.child
         if what == "fits":
@@ -381,7 +391,9 @@ def main():
                 good = False
                 continue
             leave = first["taken_bytes"] * 9 // 8
-        results[program], well = measure(program, allocators, options, table, leave)
+        now = time.monotonic()
+        share = (end - now) / (len(programs) - programs.index(program))
+        results[program], well = measure(program, allocators, options, table, leave, now + share)
         good = good and well
     if not options.quick and not options.only:
         for allocator in allocators:
@@ -389,7 +401,7 @@ def main():
             table.add("resnet, the largest batch that fits", allocator, "" if options.rows else "-", str(batch), "", True)
     first = next((r for p in results.values() if isinstance(p, dict) for a in p.values() for r in a if "device" in r), None)
     if first and not options.rows:
-        print(f"\n{first['device']}, PyTorch {first['torch']}, {options.runs} runs of {options.steps} steps; losses beside "
+        print(f"\n{first['device']}, PyTorch {first['torch']}, up to {options.runs} runs of {options.steps} steps; losses beside "
               "those of `native`, bit by bit")
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
