@@ -1,6 +1,8 @@
 // Conformance of streams, events and stream-ordered memory, on every device type. A Gate decides
 // what is pending, so that no test depends on how fast anything runs.
 #include <atomic>
+#include <cstring>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -49,6 +51,29 @@ class Streams : public DeviceTest {
   }
 };
 MILLPOND_FOR_ALL_DEVICES(Streams);
+
+/// Pinned memory of `kSize` zeros: a copy to it returns early everywhere. One to pageable memory
+/// may wait for the stream, and CUDA's does.
+class Landing {
+ public:
+  explicit Landing(millpond_device* device) : device_(device) {
+    EXPECT_OK(millpond_host_alloc(device, kSize, &at_));
+    if (at_ != nullptr) std::memset(at_, 0, kSize);
+  }
+  ~Landing() { EXPECT_OK(millpond_host_free(device_, at_)); }
+  Landing(const Landing&) = delete;
+  Landing& operator=(const Landing&) = delete;
+  void* at() const { return at_; }
+  /// What has landed by now.
+  std::vector<std::uint8_t> bytes() const {
+    const auto* from = static_cast<const std::uint8_t*>(at_);
+    return {from, from + kSize};
+  }
+
+ private:
+  millpond_device* device_;
+  void* at_ = nullptr;
+};
 
 /// Skips aloud where the device has no callbacks to hold a stream with.
 #define NEED_GATES()                                                   \
@@ -99,19 +124,19 @@ TEST_P(Streams, CopiesReturnBeforeTheyAreDone) {
   C_Stream queue = stream();
   void* block = alloc_on(queue, kSize);
   EXPECT_OK(fill_on(queue, block, 0x21));
-  std::vector<std::uint8_t> got(kSize, 0);
+  const Landing got(device_);
   Gate gate;
   EXPECT_OK(gate.close(device_, queue));
-  EXPECT_OK(millpond_copy_async(device_, queue, MILLPOND_COPY_D2H, got.data(), block, kSize));
+  EXPECT_OK(millpond_copy_async(device_, queue, MILLPOND_COPY_D2H, got.at(), block, kSize));
   if (GetParam().plugin.empty()) {  // a plugin has no fill that returns early
     EXPECT_OK(millpond_memset_async(device_, queue, block, 0x22, kSize));
   }
   EXPECT_FALSE(done(queue));
-  EXPECT_EQ(kSize, first_other(got, 0, 0, kSize));
+  EXPECT_EQ(kSize, first_other(got.bytes(), 0, 0, kSize));
   gate.open();
   EXPECT_OK(millpond_stream_synchronize(device_, queue));
   EXPECT_TRUE(done(queue));
-  EXPECT_EQ(kSize, first_other(got, 0x21, 0, kSize));
+  EXPECT_EQ(kSize, first_other(got.bytes(), 0x21, 0, kSize));
   EXPECT_OK(millpond_pool_free(pool_, block, queue));
 }
 
@@ -144,19 +169,15 @@ TEST_P(Streams, EventsOrderStreams) {
   EXPECT_OK(fill_on(first, block, 0x02));
   EXPECT_OK(millpond_event_record(device_, first, point));
   EXPECT_OK(millpond_stream_wait_event(device_, then, point));
-  void* landing = nullptr;  // pinned: a copy to it returns early everywhere
-  ASSERT_OK(millpond_host_alloc(device_, kSize, &landing));
-  EXPECT_OK(millpond_copy_async(device_, then, MILLPOND_COPY_D2H, landing, block, kSize));
+  const Landing got(device_);
+  EXPECT_OK(millpond_copy_async(device_, then, MILLPOND_COPY_D2H, got.at(), block, kSize));
   EXPECT_FALSE(done(point));
   EXPECT_FALSE(done(then));
   gate.open();
   EXPECT_OK(millpond_event_synchronize(device_, point));
   EXPECT_TRUE(done(point));
   EXPECT_OK(millpond_stream_synchronize(device_, then));
-  const auto* bytes = static_cast<const std::uint8_t*>(landing);
-  const std::vector<std::uint8_t> got(bytes, bytes + kSize);
-  EXPECT_EQ(kSize, first_other(got, 0x02, 0, kSize));
-  EXPECT_OK(millpond_host_free(device_, landing));
+  EXPECT_EQ(kSize, first_other(got.bytes(), 0x02, 0, kSize));
   EXPECT_OK(millpond_event_destroy(device_, point));
   EXPECT_OK(millpond_pool_free(pool_, block, then));
 }
@@ -277,11 +298,16 @@ class Reuse : public Streams {
     NEED_GATES();
     writer_ = stream();
     reader_ = stream();
+    got_ = std::make_unique<Landing>(device_);
+  }
+  void TearDown() override {
+    got_.reset();
+    Streams::TearDown();
   }
   void queue_read(void* block) {
     EXPECT_OK(millpond_stream_synchronize(device_, writer_));
     EXPECT_OK(gate_.close(device_, reader_));
-    EXPECT_OK(millpond_copy_async(device_, reader_, MILLPOND_COPY_D2H, got_.data(), block, kSize));
+    EXPECT_OK(millpond_copy_async(device_, reader_, MILLPOND_COPY_D2H, got_->at(), block, kSize));
   }
   void overwrite_on(C_Stream on) {
     for (int i = 0; i < 8; ++i) {
@@ -294,13 +320,14 @@ class Reuse : public Streams {
   void expect_unharmed(C_Stream on) {
     gate_.open();
     EXPECT_OK(millpond_device_synchronize(device_));
-    EXPECT_EQ(kSize, first_other(got_, 0x44, 0, kSize)) << "reused while it was still being read";
+    EXPECT_EQ(kSize, first_other(got_->bytes(), 0x44, 0, kSize))
+        << "reused while it was still being read";
     for (void* block : blocks_) EXPECT_OK(millpond_pool_free(pool_, block, on));
   }
 
   C_Stream writer_ = nullptr;
   C_Stream reader_ = nullptr;
-  std::vector<std::uint8_t> got_ = std::vector<std::uint8_t>(kSize, 0);
+  std::unique_ptr<Landing> got_;
   std::vector<void*> blocks_;
   Gate gate_;
 };

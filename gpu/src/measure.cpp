@@ -2,6 +2,7 @@
 // Nothing here is judged on the fake driver but the number of driver calls, which is exact there.
 //
 //   measure [folder of the idle programs]
+//   measure --growth    only what new memory costs
 #include <dlfcn.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -298,6 +299,12 @@ double life(const std::string& program) {
 int main(int argc, char** argv) {
   gpu::start();
   gpu::Report report("cost");
+  if (argc > 1 && std::strcmp(argv[1], "--growth") == 0) {
+    Device only("cuda");
+    growth(report, only);
+    check(millpond_finalize());
+    return report.status();
+  }
   std::string folder = argc > 1 ? argv[1] : argv[0];
   if (argc <= 1) folder = folder.substr(0, folder.rfind('/') + 1) + ".";
   const double with = life(folder + "/idle_with"), without = life(folder + "/idle_without");

@@ -4,6 +4,7 @@
 // wrong order.
 //
 //   memory [--small]    (--small: for the fake driver and for slow tools)
+//   memory --stray      a kernel writes behind a block, for a checker to find
 #include <cstring>
 #include <random>
 #include <string>
@@ -37,9 +38,26 @@ std::size_t pick(std::mt19937_64& random, std::size_t largest) {
   return static_cast<std::size_t>(std::exp2(exponent)) & ~std::size_t{7};
 }
 
+/// One of two blocks that lie side by side is overrun.
+int stray() {
+  gpu::start();
+  millpond_device* device = nullptr;
+  millpond_pool* pool = nullptr;
+  check(millpond_device_get("cuda", 0, &device));
+  check(millpond_device_get_default_pool(device, &pool));
+  gpu::Kernels kernels;
+  void* at = nullptr;
+  check(millpond_pool_alloc(pool, 4096, nullptr, &at));
+  kernels.fill(at, (4096 + 1024) / sizeof(std::uint64_t), 1, nullptr);
+  const int seen = gpu::driver().cuCtxSynchronize();
+  std::printf("the write behind the block: %s\n", gpu::driver().name(seen));
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "--stray") == 0) return stray();
   const bool small = argc > 1 && std::strcmp(argv[1], "--small") == 0;
   const Size size =
       small ? Size{96u << 20, 24u << 20, 600} : Size{std::size_t{2} << 30, 400u << 20, 20000};

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -207,14 +208,31 @@ Handle function(const char* ptx, const char* name) {
   return out;
 }
 
-/// A block that is put together from granules that lie apart: memory of twice its size is full of
-/// blocks of a granule, every other one goes, and the limit lets no more come.
+/// Which granules of those that were made one after the other a block is put together from.
+enum class From { other, any, first };
+
+const char* name_of(From from) {
+  return from == From::other ? "every other granule"
+         : from == From::any ? "granules at random"
+                             : "granules in a row";
+}
+
+/// A block that is put together from granules: memory of twice its size is full of blocks of a
+/// granule, half of them go, and the limit lets no more come.
 class Holes {
  public:
-  Holes(Device& device, std::size_t bytes) : device_(device) {
+  Holes(Device& device, std::size_t bytes, From from = From::other) : device_(device) {
     check(millpond_device_set_limit(device.device, 2 * bytes));
     for (std::size_t done = 0; done < 2 * bytes; done += kGranule)
       all_.push_back(device.alloc(kGranule));
+    // Those that go stand at the even places.
+    const std::size_t half = all_.size() / 2;
+    if (from == From::any) std::shuffle(all_.begin(), all_.end(), std::mt19937_64(7));
+    if (from == From::first) {
+      std::vector<void*> mixed;
+      for (std::size_t i = 0; i < half; ++i) mixed.insert(mixed.end(), {all_[i], all_[half + i]});
+      all_ = mixed;
+    }
   }
   /// Frees every other block, after `use` has queued what it wants with them.
   void open(const std::function<void(void*)>& use = [](void*) {}) {
@@ -288,43 +306,49 @@ Costs costs(Ptr at, std::size_t bytes, Handle gather, Handle product, Handle str
 
 /// Scattered memory under kernels, and beside the driver's own.
 void scattered(gpu::Report& report, Device& cuda, std::size_t bytes) {
-  gpu::Kernels kernels;
-  Holes holes(cuda, bytes);
-  holes.open();
-  const std::uint64_t before = cuda.stats().reserved_bytes.current;
-  void* block = cuda.alloc(bytes);
-  const std::uint64_t after = cuda.stats().reserved_bytes.current;
-  report.row("a block of " + gpu::bytes(bytes) + " from holes of 2 MiB",
-             gpu::bytes(after - before) + " more reserved", "0 more", after == before);
-  const std::size_t words = bytes / sizeof(std::uint64_t);
-  kernels.fill(block, words, 5, cuda.handle());
-  kernels.verify(block, words, 5, cuda.handle());
-  const std::uint64_t wrong = kernels.wrong();
-  report.row("its contents", std::to_string(wrong) + " wrong words", "0", wrong == 0);
+  Costs theirs{};
+  Handle gather = nullptr, product = nullptr;
+  if (!driver().fake) {
+    gather = function(kPtx, "gather");
+    product = function(kPtx, "product");
+    Ptr plain = 0;
+    MILLPOND_GPU(cuMemAlloc_v2, &plain, bytes);
+    theirs = costs(plain, bytes, gather, product, cuda.handle());
+    MILLPOND_GPU(cuMemFree_v2, plain);
+  }
+  for (const From from : {From::other, From::any, From::first}) {
+    gpu::Kernels kernels;
+    Holes holes(cuda, bytes, from);
+    holes.open();
+    const std::uint64_t before = cuda.stats().reserved_bytes.current;
+    void* block = cuda.alloc(bytes);
+    const std::uint64_t after = cuda.stats().reserved_bytes.current;
+    const std::string what = gpu::bytes(bytes) + " of " + name_of(from);
+    report.row("a block, " + what, gpu::bytes(after - before) + " more reserved", "0 more",
+               after == before);
+    const std::size_t words = bytes / sizeof(std::uint64_t);
+    kernels.fill(block, words, 5, cuda.handle());
+    kernels.verify(block, words, 5, cuda.handle());
+    const std::uint64_t wrong = kernels.wrong();
+    report.row("its contents, " + what, std::to_string(wrong) + " wrong words", "0", wrong == 0);
+    if (!driver().fake) {
+      const Costs ours = costs(address(block), bytes, gather, product, cuda.handle());
+      const auto beside = [&](const char* name, double mine, double other) {
+        report.info(std::string(name) + " on " + what, gpu::number(mine, "ms"),
+                    "cuMemAlloc: " + gpu::number(other, "ms"));
+      };
+      beside("a fill", ours.fill_ms, theirs.fill_ms);
+      beside("a copy of one half to the other", ours.copy_ms, theirs.copy_ms);
+      beside("268 million random reads", ours.gather_ms, theirs.gather_ms);
+      beside("a product of matrices", ours.product_ms, theirs.product_ms);
+    }
+    cuda.free(block);
+    holes.close();
+  }
   if (driver().fake) {
     report.skip("bandwidth, random reads and a product of matrices",
                 "no kernels on the fake driver");
-  } else {
-    const Handle gather = function(kPtx, "gather"), product = function(kPtx, "product");
-    const Costs ours = costs(address(block), bytes, gather, product, cuda.handle());
-    cuda.free(block);
-    holes.close();
-    Ptr plain = 0;
-    MILLPOND_GPU(cuMemAlloc_v2, &plain, bytes);
-    const Costs theirs = costs(plain, bytes, gather, product, cuda.handle());
-    MILLPOND_GPU(cuMemFree_v2, plain);
-    const auto beside = [&](const char* name, double mine, double other) {
-      report.info(std::string(name) + " on " + gpu::bytes(bytes) + " of scattered memory",
-                  gpu::number(mine, "ms"), "cuMemAlloc: " + gpu::number(other, "ms"));
-    };
-    beside("a fill", ours.fill_ms, theirs.fill_ms);
-    beside("a copy of one half to the other", ours.copy_ms, theirs.copy_ms);
-    beside("268 million random reads", ours.gather_ms, theirs.gather_ms);
-    beside("a product of matrices", ours.product_ms, theirs.product_ms);
-    return;
   }
-  cuda.free(block);
-  holes.close();
 }
 
 /// CUlaunchConfig and CUlaunchAttribute, as the driver's documentation has them.

@@ -130,6 +130,9 @@ def main():
         kinds["native"] = True
         row("the native allocator builds", torch.__version__, "builds", "pass")
     except Exception as e:  # no compiler on this machine, or another release
+        print(e, file=sys.stderr)  # the whole of it, for the log
+        # What is wrong, of all that a compiler says.
+        e = next((line for line in str(e).splitlines() if "error:" in line), e)
         row("the native allocator builds", e, "", "skip" if "cannot be run" in str(e) else "fail")
     bad = 0
     for how, native in kinds.items():

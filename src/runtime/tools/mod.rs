@@ -39,14 +39,17 @@ bitflags::bitflags! {
         const ASAN = 1;
         const MEMCHECK = 2;
         const NVTX = 4;
+        /// Tools that speak NVTX are told of memory in mapped pieces, too. compute-sanitizer takes only heaps that are one
+        /// whole `cuMemAlloc`, and counts each other one as an error of the program.
+        const NVTX_MAPPED = 8;
     }
 }
 
 impl Tools {
-    /// Those that the environment names; all where it names none. `InvalidArgument` for another word.
+    /// Those that the environment names; where it names none, all, as far as each takes what it is told. `InvalidArgument` for another word.
     pub(crate) fn from_environment() -> Result<Tools> {
         match std::env::var_os(VARIABLE).filter(|v| !v.is_empty()) {
-            None => Ok(Tools::all()),
+            None => Ok(Tools::all() - Tools::NVTX_MAPPED),
             Some(text) => Tools::parse(&text.to_string_lossy()),
         }
     }
@@ -57,7 +60,7 @@ impl Tools {
             tools |= match word {
                 "asan" => Tools::ASAN,
                 "memcheck" => Tools::MEMCHECK,
-                "nvtx" => Tools::NVTX,
+                "nvtx" => Tools::NVTX | Tools::NVTX_MAPPED,
                 "none" => Tools::empty(),
                 _ => {
                     fail!(Code::InvalidArgument, "{VARIABLE} has {word:?}: want asan, memcheck, nvtx or none")
@@ -87,7 +90,8 @@ impl Tools {
         if self.contains(Tools::NVTX) && !own {
             // Not sooner: compute-sanitizer wants CUDA to be started before.
             nvtx::start();
-            if let Some(memory) = nvtx::memory() {
+            let mapped = device.device().mapping().is_some();
+            if let Some(memory) = nvtx::memory().filter(|_| !mapped || self.contains(Tools::NVTX_MAPPED)) {
                 watch(Box::new(Heaps::new(memory)), true, false)?;
             }
         }

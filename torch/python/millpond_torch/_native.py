@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 import os
 import pathlib
+import shutil
 import subprocess
 import sysconfig
 import tempfile
@@ -48,13 +49,24 @@ def _headers(torch: Any, with_cuda: bool) -> List[pathlib.Path]:
     packages = pathlib.Path(sysconfig.get_path("purelib")) / "nvidia"
     cuda = [packages / "cu13" / "include", packages / "cuda_runtime" / "include"]
     cuda += [pathlib.Path(os.environ[v]) / "include" for v in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(v)]
-    cuda.append(pathlib.Path("/usr/local/cuda/include"))
-    found = next((c for c in cuda if (c / "cuda_runtime_api.h").is_file()), None)
-    if found is None:
-        raise MillpondError("cuda_runtime_api.h was not found; install the CUDA toolkit, or set CUDA_HOME")
-    # In CUDA 12 what the runtime's headers include is a package of its own, that of the compiler.
-    parts = [found, *[p for p in [packages / "cuda_nvcc" / "include"] if p.is_dir()]]
-    return [base, base / "torch" / "csrc" / "api" / "include", *parts]
+    compiler = shutil.which("nvcc")
+    if compiler is not None:
+        cuda.append(pathlib.Path(compiler).resolve().parent.parent / "include")
+    cuda += [pathlib.Path("/usr/local/cuda/include"), packages / "cuda_nvcc" / "include"]
+    return [base, base / "torch" / "csrc" / "api" / "include", *_cuda_headers(cuda)]
+
+
+def _cuda_headers(places: List[pathlib.Path]) -> List[pathlib.Path]:
+    """Of some folders those with the CUDA runtime's headers and with the compiler's, which the runtime's include: in a toolkit
+    one folder has both, in Python packages they can be apart, and a PyTorch wheel comes without the compiler's."""
+    found = []
+    for header, package in (("cuda_runtime_api.h", "nvidia-cuda-runtime"), ("crt/host_defines.h", "nvidia-cuda-crt")):
+        place = next((p for p in places if (p / header).is_file()), None)
+        if place is None:
+            raise MillpondError(f"{header} was not found; install the CUDA toolkit or the Python package {package}, or set CUDA_HOME")
+        if place not in found:
+            found.append(place)
+    return found
 
 
 def build_native(compiler: Optional[str] = None) -> str:
