@@ -177,7 +177,7 @@ void sleeps(gpu::Report& report, C_Stream stream, std::size_t bytes) {
   if (!gpu::driver().fake) {
     report.info("sleep and wake of " + gpu::bytes(held),
                 ms(asleep - start) + ", " + ms(awake - again),
-                "contents kept in host memory, by way of pinned buffers");
+                "contents kept in pinned host memory");
   }
   for (const Block& b : blocks) check(millpond_pool_free(pool, b.at, stream));
   check(millpond_pool_destroy(pool));

@@ -159,8 +159,12 @@ struct Pages {
 }
 
 impl Pages {
+    /// \[B\] of a huge page. Memory of at least one is aligned to it: with huge pages it is touched in a third of the time, and
+    /// locked in half (docs/measurements.md).
+    const HUGE: usize = 2 << 20;
+
     fn layout(bytes: usize) -> Result<Layout> {
-        Layout::from_size_align(bytes, PAGE)
+        Layout::from_size_align(bytes, if bytes >= Self::HUGE { Self::HUGE } else { PAGE })
             .map_err(|_| Error::new(Code::OutOfMemory, format!("{bytes} bytes of host memory asked for")))
     }
 
@@ -170,6 +174,12 @@ impl Pages {
         let p = unsafe { alloc(Self::layout(bytes)?) };
         if p.is_null() {
             fail!(Code::OutOfMemory, "no {bytes} bytes of host memory");
+        }
+        #[cfg(target_os = "linux")]
+        if bytes >= Self::HUGE {
+            // Only a hint; what follows the last whole huge page has small ones.
+            // SAFETY: whole pages of the memory that was just allocated here, which stays what it is.
+            unsafe { libc::madvise(p.cast(), bytes & !(Self::HUGE - 1), libc::MADV_HUGEPAGE) };
         }
         Ok(Pages { addr: p.expose_provenance(), bytes })
     }

@@ -4,6 +4,7 @@
 //! the device runs: a debug build checks that.
 
 use super::calls::{Calls, mapping_of};
+use super::kept::Kept;
 use super::places::Places;
 use super::points::Points;
 use super::refused::Refused;
@@ -38,9 +39,10 @@ pub(crate) struct DeviceBacking {
     pub(super) dead: Mutex<Vec<EventId>>, // events that the caller has destroyed, to be destroyed with the next call
     pub(crate) points: Points,
     pub(crate) segments: Segments,
-    pub(super) saved: Mutex<BTreeMap<u32, Vec<u8>>>, // contents of sleeping granules, by the first granule
-    pub(super) refused: Refused,                     // granules that the device did not take back
-    pub(super) views: Refused, // addresses that are still mapped, though nobody uses them
+    pub(super) saved: Mutex<BTreeMap<u32, Kept>>, // contents of sleeping granules, by the first granule
+    pub(super) refused_kept: Mutex<Vec<Kept>>, // of copies that are over: what the device refused to take back
+    pub(super) refused: Refused,               // granules that the device did not take back
+    pub(super) views: Refused,                 // addresses that are still mapped, though nobody uses them
     pub(super) streams: Mutex<BTreeSet<StreamId>>,
     owner: OnceLock<(u32, String)>, // the number and the name of the device
 }
@@ -75,6 +77,7 @@ impl DeviceBacking {
             points: Points::default(),
             segments: Segments::default(),
             saved: Mutex::default(),
+            refused_kept: Mutex::default(),
             refused: Refused::default(),
             views: Refused::default(),
             streams: Mutex::new(BTreeSet::from([0])),
@@ -135,7 +138,7 @@ impl DeviceBacking {
     pub(crate) fn close(&self) -> Result<()> {
         self.bury(&*self.device);
         self.points.borrowed.close(self.device.streams());
-        lock(&self.saved).clear();
+        self.drop_all_saved();
         let spare = std::mem::take(&mut *lock(&self.spare));
         for e in spare {
             let _ = self.device.streams().event_destroy(e); // a device that is ending may have lost it already

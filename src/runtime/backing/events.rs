@@ -35,8 +35,9 @@ impl DeviceBacking {
         self.points.borrowed.keep(self.device.streams(), event)
     }
 
-    /// Destroys the events that were released since the last call.
+    /// Destroys the events that were released since the last call, and gives back what was refused of copies that are over.
     pub(super) fn bury(&self, device: &dyn Device) {
+        self.give_back_kept(device, None);
         let dead = std::mem::take(&mut *lock(&self.dead));
         for e in dead {
             let _ = device.streams().event_destroy(e); // for the caller it has long been gone
