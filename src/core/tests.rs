@@ -96,7 +96,7 @@ impl Bench {
     fn new(config: Config) -> Bench {
         let world = Arc::new(Mutex::new(World { capacity: config.max_alloc, ..World::default() }));
         let pond = Pond::new(config, Arc::new(Sim(world.clone()))).unwrap();
-        world.lock().unwrap().real = pond.ground().real;
+        world.lock().unwrap().real = pond.ground().memory_granules();
         Bench {
             pond,
             world,
