@@ -302,7 +302,6 @@ impl<'a> Search<'a> {
             h.flush();
             h.give_ids_up();
         }
-        self.serving.try_again();
         Ok(())
     }
 

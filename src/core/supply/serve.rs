@@ -87,12 +87,14 @@ impl<'a> Serving<'a> {
         if !self.req.is_large() {
             return h.fit(self.req.size);
         }
-        let stamp = h.stamp();
-        if stamp.is_some() && stamp == self.tried.fit {
+        if self.tried.fit.is_some() && self.tried.fit == h.stamp() {
             return 0;
         }
-        self.tried.fit = stamp;
-        h.fit_large(self.req.size.units)
+        let id = h.fit_large(self.req.size.units);
+        if id == 0 {
+            self.tried.fit = h.stamp();
+        }
+        id
     }
 
     /// Searches everywhere for a block, the heap first; returns its offset.
@@ -196,17 +198,14 @@ impl<'a> Serving<'a> {
 
     /// A fit among all free blocks; 0 as in [`fit`](Self::fit).
     fn fit_any(&mut self, h: &mut LockedHeap<'_>, whole: bool) -> Id {
-        let stamp = h.stamp();
-        if stamp.is_some() && stamp == self.tried.any {
+        if self.tried.any.is_some() && self.tried.any == h.stamp() {
             return 0;
         }
-        self.tried.any = stamp;
-        h.fit_any(self.req.size.units, whole)
-    }
-
-    /// Block ids have become available: what failed may have failed for lack of them.
-    pub(super) fn try_again(&mut self) {
-        self.tried = Tried::default();
+        let id = h.fit_any(self.req.size.units, whole);
+        if id == 0 {
+            self.tried.any = h.stamp();
+        }
+        id
     }
 
     /// Makes a block that was just taken live, and counts it; returns its offset.
@@ -302,5 +301,29 @@ impl<'a> Serving<'a> {
             self.req.bytes, self.req.charged, self.ground.config.max_alloc
         );
         Err(Error::new(code, message).with(Arc::new(trials)))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::super::super::ground::Config;
+    use super::super::super::tests::{Bench, config};
+    use super::super::super::types::PoolId;
+    use super::*;
+
+    #[test]
+    fn a_fit_that_failed_for_lack_of_ids_is_tried_again() {
+        let bench = Bench::new(Config { most_blocks: 100, ..config(false, 64 << 20) });
+        let (ground, pool) = (bench.pond.ground(), PoolId::DEFAULT);
+        bench.pond.alloc(pool, 1, 1 << 20).unwrap(); // from a segment that has more
+        let heap = ground.live_pool(pool).unwrap().heap_of(1).unwrap();
+        let request = ground.request(heap, pool, 1 << 20).unwrap();
+        let mut serving = Serving::of(ground, &request);
+        let mut h = ground.lock(heap);
+        let ids: Vec<Id> = std::iter::from_fn(|| h.take_id()).collect();
+        assert_eq!(serving.fit_merged(&mut h, true, true), 0);
+        ids.into_iter().for_each(|id| h.put_id(id));
+        assert_ne!(serving.fit_merged(&mut h, true, true), 0);
     }
 }
