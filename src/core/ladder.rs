@@ -53,8 +53,8 @@ impl Ground {
         }
     }
 
-    /// Opens the calling thread's fast path into the heap that serves this pool and the stream of the name; if the thread does not
-    /// own that heap, returns it instead. `may` says whether the number of the name stands for the pool; see
+    /// Opens the calling thread's fast path into the heap that serves this pool and the stream of the name; if the thread
+    /// does not own that heap, returns it instead. `may` says whether the number of the name stands for the pool; see
     /// `heap/fast.rs` for what must happen when it no longer does. `base` and `span` as in [`Way`].
     #[inline]
     pub(crate) fn open_fast_path(
@@ -81,9 +81,9 @@ impl Ground {
         }
     }
 
-    /// Allocates with all steps; returns the offset of the block. `heap` is the heap that the first step returned; `None` if
-    /// it returned none or was not called. `leave` is called
-    /// before any step that needs more than the calling thread's own heap, and ends the request if it fails.
+    /// Allocates with all steps; returns the offset of the block. `heap` is the heap that the first step returned;
+    /// `None` if it returned none or was not called. `leave` is called before any step that needs more than the calling
+    /// thread's own heap, and ends the request if it fails.
     pub(crate) fn alloc_from(
         &self,
         pool: PoolRef,
@@ -142,13 +142,10 @@ impl Ground {
 
     /// The `Request` for `bytes` from a heap of a pool. `OutOfMemory` if that is more than the device could ever give.
     pub(super) fn request(&self, heap: &'static Heap, pool: PoolId, bytes: u64) -> Result<Request> {
-        let (shape, most) = (&self.maps.shape, self.config.max_alloc);
-        let charged = match shape.charged(bytes) {
-            Some(charged) => charged,
-            None if bytes > most => return too_large(self, bytes),
-            None => Blocks::of(self).charged_tuned(bytes, most),
-        };
-        Ok(Request::new(heap, pool.0, shape, bytes, charged))
+        match Blocks::of(self).charged(bytes, self.config.max_alloc) {
+            Some(charged) => Ok(Request::new(heap, pool.0, &self.maps.shape, bytes, charged)),
+            None => too_large(self, bytes),
+        }
     }
 
     /// Frees a live block that was used on its own stream only, if the calling thread owns its heap; does nothing if

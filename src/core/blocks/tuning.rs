@@ -1,8 +1,9 @@
 //! What the tuning (`state/tuned.rs`) changes for single blocks.
 //!
-//! The hot path knows only which requests it serves itself (`shape::Served`). Larger requests take the slow path. A flag makes the frees of their blocks take the slow path too, and their
-//! charge is that of their units if those are more than the request needs. So a block is charged the same at its free as
-//! at its allocation, whatever has changed in between.
+//! The hot path knows only which requests it serves itself (`shape::Served`). Larger requests take the slow path. A flag
+//! makes the frees of their blocks take the slow path too, and their charge is that of their units if those are more
+//! than the request needs. So a block is charged the same at its free as at its allocation, whatever has changed in
+//! between.
 
 use super::super::desc::{Id, OVERSIZE, TUNED};
 use super::super::ground::Ground;
@@ -43,8 +44,16 @@ pub(crate) fn give_up_whole(ground: &Ground) -> bool {
 }
 
 impl Blocks<'_> {
-    /// [B] that a request of `bytes` is charged, which may be rounded by the tuning. `most`: what the device can give.
-    pub(crate) fn charged_tuned(self, bytes: u64, most: u64) -> u64 {
+    /// [B] that a request of `bytes` is charged, which may be rounded by the tuning. `None`: `bytes` are more than `most`,
+    /// which the device can give.
+    #[inline]
+    pub(crate) fn charged(self, bytes: u64, most: u64) -> Option<u64> {
+        let charged = self.maps.shape.charged(bytes);
+        charged.or_else(|| (bytes <= most).then(|| self.charged_tuned(bytes, most)))
+    }
+
+    /// The same for a request that the hot path does not serve.
+    fn charged_tuned(self, bytes: u64, most: u64) -> u64 {
         let shape = &self.maps.shape;
         let plain = shape.charged_of(bytes);
         let rounded = shape.charged_of(self.tuned.get().round_up(bytes));
@@ -71,8 +80,7 @@ impl Blocks<'_> {
         id: Id,
         charged: u64,
     ) {
-        let (d, shape) = (self.maps.desc(id), &self.maps.shape);
-        if d.requested() > shape.largest() || charged != shape.charged_of(d.requested()) {
+        if self.maps.shape.is_tuned(self.maps.desc(id).requested(), charged) {
             h.flag(id, TUNED);
         }
         self.flag_oversize(h, id, charged);

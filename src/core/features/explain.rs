@@ -51,12 +51,7 @@ impl<'a> Explain<'a> {
         let ground = self.ground;
         let pool = stream.and_then(|s| ground.order.route(s)).unwrap_or(named);
         let trials = e.detail::<Trials>();
-        let shape = &ground.maps.shape;
-        let charged = match shape.charged(bytes) {
-            Some(charged) => charged,
-            None if bytes > ground.config.max_alloc => bytes,
-            None => Blocks::of(ground).charged_tuned(bytes, ground.config.max_alloc),
-        };
+        let charged = Blocks::of(ground).charged(bytes, ground.config.max_alloc).unwrap_or(bytes);
         let mut r = OomReport {
             pool,
             stream,

@@ -139,8 +139,7 @@ impl Resizing<'_> {
             let Counted { charged, requested } = before;
             Blocks::of(ground).resize_tagged(h, f.id, (charged, requested), (now, bytes));
         }
-        let shape = &ground.maps.shape;
-        let tuned = now != shape.charged_of(bytes) || bytes > shape.largest();
+        let tuned = ground.maps.shape.is_tuned(bytes, now);
         // From here on it is live again for others, too.
         f.desc.set_state(*was | if tuned { TUNED } else { 0 });
         h.counters.count_out(class, before.charged, before.requested);

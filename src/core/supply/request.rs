@@ -17,8 +17,7 @@ pub(crate) struct Request {
     pub size: Size,
     pub charged: u64, // [B]
     pub bytes: u64,   // [B] as requested
-    /// Its block must be flagged: the hot path does not serve such a size, or the charge does not follow from the size
-    /// alone.
+    /// Its block must be flagged; see [`Shape::is_tuned`].
     pub tuned: bool,
     /// Set if the block must be aligned to more than every block is.
     pub aligned: Option<Aligned>,
@@ -33,21 +32,16 @@ pub(crate) struct Aligned {
     pub units: u32,
 }
 
-/// Whether a block for `bytes` that is charged so much must be flagged.
-fn is_tuned(shape: &Shape, bytes: u64, charged: u64) -> bool {
-    bytes > shape.largest() || charged != shape.charged_of(bytes)
-}
-
 impl Request {
     /// A request for `bytes` that is charged so much.
     pub(crate) fn new(heap: &'static Heap, pool: u32, shape: &Shape, bytes: u64, charged: u64) -> Request {
-        let tuned = is_tuned(shape, bytes, charged);
+        let tuned = shape.is_tuned(bytes, charged);
         Request { heap, pool, size: shape.size(charged), charged, bytes, tuned, aligned: None }
     }
 
     /// The same request with another charge: that of the block that serves it.
     pub(super) fn charged_as(&self, shape: &Shape, charged: u64) -> Request {
-        Request { charged, tuned: is_tuned(shape, self.bytes, charged), ..*self }
+        Request { charged, tuned: shape.is_tuned(self.bytes, charged), ..*self }
     }
 
     /// Fails if the pool of the request has ended. `h` is the heap of the request.
