@@ -3,10 +3,10 @@
 //!
 //! Each heap may allocate up to its *ceiling* without asking. The ceilings of all heaps of a device together never
 //! exceed the device's peak, and those of a pool never the pool's; so as long as no heap passes its ceiling, no peak
-//! can have been passed. A heap that would pass its ceiling is settled (`account.rs`): the true sums are
-//! taken, the peaks are raised if necessary, and the ceilings are distributed again. The same is done for bytes,
-//! requested bytes and blocks at once, and for each of the two classes of memory and both together: a heap has a ceiling
-//! of each, and keeps below all of them.
+//! can have been passed. A heap that would pass its ceiling is settled (`account.rs`): the true sums are taken, the peaks
+//! are raised if necessary, and the ceilings are distributed again. The same is done for bytes, requested bytes and
+//! blocks at once, and for each of the two classes of memory and both together: a heap has a ceiling of each, and keeps
+//! below all of them.
 //!
 //! A heap in which nothing happens *rests*: it has no room below its ceiling, its part of the sums is kept here, and it
 //! is skipped until it reports activity. So settling costs only as much as there are active heaps.

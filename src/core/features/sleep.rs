@@ -3,8 +3,8 @@
 //! A sleeping pool neither gives nor takes memory: requests are refused, it is pinned, and the address ranges of its
 //! granules are hidden. Its blocks may still be freed; that only changes bookkeeping. If a call to the device fails,
 //! all earlier ones are undone; if that is impossible too (the device took memory and does not give it again), the pool
-//! goes on sleeping, to be woken later. While its memory is taken away or brought back (`sleeping_memory.rs`), with no lock held, the
-//! pool is *moving*: it counts as sleeping, and no other thread puts it to sleep or wakes it.
+//! goes on sleeping, to be woken later. While its memory is taken away or brought back (`sleeping_memory.rs`), with no
+//! lock held, the pool is *moving*: it counts as sleeping, and no other thread puts it to sleep or wakes it.
 
 use super::super::aliases::Gone;
 use super::super::blocks::WaitingBlocks;
