@@ -1,24 +1,26 @@
 //! The allocator: a *pond* for each device. It works with offsets and ids and never touches the memory that it hands
 //! out; what it needs from outside is declared in [`Backing`].
 //!
-//! State is below, the code that acts on it above; each file names only those below it:
+//! State is below, the code that acts on it above; each file names only those below it, and its own floor:
 //!
 //! ```text
-//! pond        the calls; faces: those that few callers make
+//! pond        the calls
+//! faces       the calls that few callers make
 //! ladder      the way of a request and of a free, step by step
 //! features/   capture, checkpoint, sleep, exports, the end of pools and streams, statistics
 //! supply/     growth, theft, scatter, pressure, memory back to the device
 //! account     exact sums, with all heaps locked that matter
-//! blocks/     the end of a block's life: tags, tuning, waiting
-//! ground/     the state, whole, with its locks in their order; the guard of the growth lock
-//! ledger      sums and peaks
+//! blocks/     single blocks: how they end their lives, their tags, what the tuning changes for them, how they wait
+//! ground/     the complete state, with its locks; the guard of the growth lock
+//! ledger      sums and peaks, as plain data
 //! state/      what is remembered: growth, pools, captures, checkpoints, sleeping memory, the tuning
 //! heap/       the memory of one (pool, stream): what is free, what waits, and the guard of its lock
 //! order/      streams and fences: what must have passed before memory is used again
-//! bins, desc, aliases     free blocks by size; descriptors, and maps to them; addresses of scattered granules
-//! units, shape, types, report     granules and units; sizes to units; the words shared with users
-//! layout      all memory at one moment, as plain data
-//! backing     what is needed from outside
+//! bins, aliases       free blocks by size; addresses of scattered granules
+//! desc        descriptors, and maps to them
+//! shape, types, layout, report, tied      sizes to units; shared terms; all memory at one moment; why a request failed;
+//!             which granules go together only
+//! units, backing      granules and units; what is needed from outside
 //! ```
 
 #![forbid(unsafe_code)]
