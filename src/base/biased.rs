@@ -27,8 +27,7 @@ use crate::base::sync::waited;
 use crate::base::sync::{AtomicBool, AtomicPtr, Ordering, UnsafeCell, pause, set_flag, thread_token};
 use std::ops::{Deref, DerefMut};
 #[cfg(not(loom))]
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
 mod barrier;
@@ -37,9 +36,12 @@ mod barrier;
 mod barrier;
 #[cfg(not(loom))]
 pub(crate) mod fast_paths;
+mod parts;
 mod seat;
 
-pub use seat::{FastGuard, FastPath, Name, Seat};
+pub use parts::{Biased, Name, OwnerGuard, Seat};
+use parts::{Guarded, INSIDE};
+pub use seat::{FastGuard, FastPath};
 
 /// A thread that enters more often than this in a row becomes the owner; doubled by each revocation.
 const STREAK: u32 = if cfg!(loom) { 1 } else { 32 };
@@ -51,45 +53,6 @@ const MAX_LOSSES: u32 = if cfg!(loom) { 0 } else { 12 };
 const LOOKS: u32 = if cfg!(loom) { 1 } else { 8 };
 #[cfg(not(loom))]
 const AGAIN: Duration = Duration::from_millis(1);
-
-/// In the word of a [`Seat`]: the thread holds the lock as its owner.
-const INSIDE: u64 = 1;
-
-/// A lock that is biased to one thread, its owner: see the head of this file.
-#[derive(Debug)]
-pub struct Biased<T, W = ()> {
-    /// The seat of the owner; null: there is none. Changed only by the thread that holds `taken`, and by the owner itself
-    /// in [`Guard::rest`]. What it points to lives as long as the lock.
-    owner: AtomicPtr<Seat<T, W>>,
-    taken: AtomicBool, // the lock is held the usual way, not by its owner
-    value: UnsafeCell<Guarded<T, W>>,
-}
-
-#[derive(Debug)]
-struct Guarded<T, W> {
-    last: u64,   // token of the last thread that took the lock the usual way
-    streak: u32, // how often in a row that thread did
-    losses: u32, // how often an owner was revoked
-    rested: u64, // token of the owner that gave the lock up by `rest`; 0: none
-    looks: u32,  // how often an owner was revoked and got its ownership back
-    #[cfg_attr(loom, expect(dead_code, reason = "a model has no time"))]
-    looked: Option<Instant>, // when that began to be counted
-    /// Of every thread that was ever owner. `owner` points to them: they must not move.
-    seats: Vec<Box<Seat<T, W>>>,
-    value: T,
-}
-
-// SAFETY: `value` is reached only through a guard, and at most one guard exists at a time: see the text.
-unsafe impl<T: Send, W: Send> Sync for Biased<T, W> {}
-// SAFETY: the lock owns the value and the seats; moving it moves them.
-unsafe impl<T: Send, W: Send> Send for Biased<T, W> {}
-
-/// Holds a [`Biased`] lock on behalf of its owner until dropped.
-#[derive(Debug)]
-pub struct OwnerGuard<'a, T, W = ()> {
-    lock: &'a Biased<T, W>,
-    seat: &'a Seat<T, W>,
-}
 
 /// Holds a [`Biased`] lock until dropped.
 #[derive(Debug)]

@@ -19,6 +19,7 @@ const COLS: usize = 1 << COLS_SHIFT;
 #[derive(Debug)]
 pub(crate) struct Bins<const ROWS: usize, const LOOK: usize> {
     rows: u32, // bit r: row r has a block
+    inserted: u32,
     cols: [u32; ROWS],
     head: [[Id; COLS]; ROWS],
 }
@@ -48,7 +49,12 @@ fn class(units: u32) -> (usize, usize) {
 
 impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
     pub(crate) fn new() -> Self {
-        Bins { rows: 0, cols: [0; ROWS], head: [[0; COLS]; ROWS] }
+        Bins { rows: 0, inserted: 0, cols: [0; ROWS], head: [[0; COLS]; ROWS] }
+    }
+
+    /// How many blocks were ever inserted. It may wrap.
+    pub(crate) fn inserted(&self) -> u32 {
+        self.inserted
     }
 
     /// The lists, to read.
@@ -132,6 +138,7 @@ impl<const ROWS: usize, const LOOK: usize> Linked<'_, &mut Bins<ROWS, LOOK>> {
         let Linked { bins, descs } = self;
         let d = descs.of(id);
         let (r, c) = class(d.units());
+        bins.inserted = bins.inserted.wrapping_add(1);
         let (mut before, mut next) = (0, bins.head[r][c]);
         if LOOK > 1 && next != 0 {
             // Sorted by size, then offset, as far as `LOOK` steps reach.

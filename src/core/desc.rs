@@ -20,6 +20,7 @@ use crate::base::sync::{AtomicU32, AtomicU64, Lock, Ordering::Relaxed};
 use crate::locks;
 use std::sync::{Arc, OnceLock};
 
+mod charge;
 mod find;
 mod granule;
 mod reserved;

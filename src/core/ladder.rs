@@ -5,14 +5,17 @@
 //! A request takes a freed block of its size; else it cuts a block from the free memory of its heap, if the calling
 //! thread owns the heap; else it searches, and may then merge memory, take it from other heaps or get it from the
 //! device (`supply/`). A free is done by the thread that owns the heap; else by another thread without the heap's lock;
-//! else by the slow path, which handles every remaining case and explains what cannot be freed (`features/blocks.rs`).
+//! else by the slow path, which handles every remaining case and explains what cannot be freed (`features/frees.rs`).
 
+use super::account::Accounts;
 use super::backing::Completed;
-use super::desc::{USES, kind};
+use super::blocks::Blocks;
+use super::desc::{Found, USES, kind};
+use super::features::{Free, HeapOf};
 use super::ground::Ground;
+use super::ground::{Pool, PoolRef};
 use super::heap::{Heap, HeapPath, Outside, Reused, Way};
-use super::state::pools::{Pool, PoolRef};
-use super::supply::Request;
+use super::supply::{Request, Serving, too_large};
 use super::types::{PoolId, UNORDERED};
 use crate::base::biased::Name;
 use crate::base::error::Result;
@@ -50,8 +53,8 @@ impl Ground {
         }
     }
 
-    /// Opens the calling thread's fast path into the heap that serves this pool and the stream of the name; if the thread does not
-    /// own that heap, returns it instead. `may` says whether the number of the name stands for the pool; see
+    /// Opens the calling thread's fast path into the heap that serves this pool and the stream of the name; if the thread
+    /// does not own that heap, returns it instead. `may` says whether the number of the name stands for the pool; see
     /// `heap/fast.rs` for what must happen when it no longer does. `base` and `span` as in [`Way`].
     #[inline]
     pub(crate) fn open_fast_path(
@@ -74,13 +77,13 @@ impl Ground {
     #[cold]
     pub(crate) fn settle_quick(&self, heap: &'static Heap) {
         if self.lock(heap).counters.take_more_of_all() {
-            self.settle(heap);
+            Accounts::of(self).settle(heap);
         }
     }
 
-    /// Allocates with all steps; returns the offset of the block. `heap` is the heap that the first step returned; `None` if
-    /// it returned none or was not called. `leave` is called
-    /// before any step that needs more than the calling thread's own heap, and ends the request if it fails.
+    /// Allocates with all steps; returns the offset of the block. `heap` is the heap that the first step returned;
+    /// `None` if it returned none or was not called. `leave` is called before any step that needs more than the calling
+    /// thread's own heap, and ends the request if it fails.
     pub(crate) fn alloc_from(
         &self,
         pool: PoolRef,
@@ -110,7 +113,7 @@ impl Ground {
         };
         let request = self.request(heap, served, bytes);
         leave()?;
-        self.search(&request?)
+        Serving::of(self, &request?).search()
     }
 
     /// The same for a block whose address is a multiple of `align` bytes, a power of two up to a granule. A block that is a
@@ -120,7 +123,7 @@ impl Ground {
             return self.alloc_from(pool, stream, bytes, None, || Ok(()));
         }
         let (heap, served) = self.find_heap(pool, stream)?;
-        self.search_aligned(&self.request(heap, served, bytes)?, align)
+        Serving::of(self, &self.request(heap, served, bytes)?).search_aligned(align)
     }
 
     /// The heap that serves a stream's requests to a pool, and the pool that it belonged to at that moment. Makes the
@@ -129,46 +132,20 @@ impl Ground {
     pub(super) fn find_heap(&self, pool: PoolRef, stream: u64) -> Result<(&'static Heap, PoolId)> {
         let mut stream = stream;
         if stream != UNORDERED {
-            self.known(stream)?;
+            self.order.check_own(stream)?;
             if !self.backing.ordered_by(stream) {
                 stream = UNORDERED;
             }
         }
-        self.make_heap(pool.id, stream)
+        HeapOf::stream(self, stream).pool(pool.id)
     }
 
     /// The `Request` for `bytes` from a heap of a pool. `OutOfMemory` if that is more than the device could ever give.
     pub(super) fn request(&self, heap: &'static Heap, pool: PoolId, bytes: u64) -> Result<Request> {
-        let shape = &self.maps.shape;
-        let charged = match shape.charged(bytes) {
-            Some(charged) => charged,
-            None if bytes > self.config.max_alloc => return self.too_large(bytes),
-            None => self.charged_tuned(bytes),
-        };
-        Ok(Request { heap, pool: pool.0, size: shape.size(charged), charged, bytes, aligned: None })
-    }
-
-    /// Searches everywhere for a block, the heap first.
-    pub(super) fn search(&self, req: &Request) -> Result<u64> {
-        let mut h = match self.enter(req.heap) {
-            Some(h) => h.into(),
-            None => req.heap.lock_to_allocate(self.shared()),
-        };
-        req.check_pool()?;
-        let mut id = 0;
-        if req.bytes > self.maps.shape.largest() {
-            h.counters.totals(); // reads the sums now: sizes like this could make them wrap more than once
-            id = self.take_whole(&mut h, req.charged, req.size.units);
+        match Blocks::of(self).charged(bytes, self.config.max_alloc) {
+            Some(charged) => Ok(Request::new(heap, pool.0, &self.maps.shape, bytes, charged)),
+            None => too_large(self, bytes),
         }
-        if id == 0 {
-            id = h.pop(req.size).unwrap_or(0);
-        }
-        if id == 0 {
-            return self.alloc_missed(h, req);
-        }
-        let d = self.maps.desc(id);
-        let charged = self.charge_of(d.tier_bits(), d.units(), req.bytes);
-        Ok(self.finish(h, id, d.tier_bits(), &Request { charged, ..*req }))
     }
 
     /// Frees a live block that was used on its own stream only, if the calling thread owns its heap; does nothing if
@@ -203,9 +180,10 @@ impl Ground {
         size: Option<u64>,
         heap: Option<&'static Heap>,
     ) -> Result<()> {
-        match heap {
-            Some(heap) if self.free_unowned(heap, offset) => Ok(()),
-            _ => self.free_slow(offset, stream, size),
+        let found = self.maps.find(offset);
+        match (heap, found) {
+            (Some(heap), Some(f)) if f.heap == heap.index && self.free_unowned(heap, f, offset) => Ok(()),
+            _ => Free { offset, stream, size }.run(self, found),
         }
     }
 
@@ -240,15 +218,13 @@ impl Ground {
     }
 
     /// Frees a block of a heap that the calling thread does not own. `false`: nothing was done.
-    fn free_unowned(&self, heap: &'static Heap, offset: u64) -> bool {
-        let maps = &self.maps;
-        let Some(f) = maps.find(offset).filter(|f| f.heap == heap.index) else { return false };
+    fn free_unowned(&self, heap: &'static Heap, f: Found<'_>, offset: u64) -> bool {
         if !heap.is_this_threads() {
             return heap.free_remotely(self.shared(), f, offset);
         }
         // This thread allocates here, but does not own the lock.
         let mut h = self.lock(heap);
-        let record = maps.record_of(offset);
+        let record = self.maps.record_of(offset);
         let now = record.now();
         now.heap() == heap.index && h.free_plain((record, now), offset, |_, _, _| ())
     }

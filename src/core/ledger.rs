@@ -3,13 +3,13 @@
 //!
 //! Each heap may allocate up to its *ceiling* without asking. The ceilings of all heaps of a device together never
 //! exceed the device's peak, and those of a pool never the pool's; so as long as no heap passes its ceiling, no peak
-//! can have been passed. A heap that would pass its ceiling is settled (`features/account.rs`): the true sums are
-//! taken, the peaks are raised if necessary, and the ceilings are distributed again. The same is done for bytes,
-//! requested bytes and blocks at once, and for each of the two classes of memory and both together: a heap has a ceiling
-//! of each, and keeps below all of them.
+//! can have been passed. A heap that would pass its ceiling is settled (`account.rs`): the true sums are taken, the peaks
+//! are raised if necessary, and the ceilings are distributed again. The same is done for bytes, requested bytes and
+//! blocks at once, and for each of the two classes of memory and both together: a heap has a ceiling of each, and keeps
+//! below all of them.
 //!
 //! A heap in which nothing happens *rests*: it has no room below its ceiling, its part of the sums is kept here, and it
-//! is not visited until it reports activity. So settling costs only as much as there are active heaps.
+//! is skipped until it reports activity. So settling costs only as much as there are active heaps.
 
 use super::heap::LockedHeap;
 use super::heap::counters::{ALL, Grid, KINDS, Pairs, Seen};
@@ -71,6 +71,23 @@ pub(crate) struct Line {
     pub blocks: Counter,
     pub active: Counter,
     pub active_blocks: Counter,
+}
+
+impl Ledger {
+    /// Removes a heap, which is locked, from its pool; the ledger keeps the totals of what it has allocated.
+    pub(crate) fn remove(&mut self, h: &mut LockedHeap<'_>) {
+        let seen = h.counters.seen;
+        if seen.rests {
+            self.device.resting.sub(&seen);
+            if let Some(p) = self.pools.get_mut(&h.heap.pool()) {
+                p.resting.sub(&seen);
+            }
+        }
+        let totals = h.counters.take_totals();
+        for (gone, total) in self.gone.iter_mut().flatten().zip(totals.iter().flatten()) {
+            *gone += total;
+        }
+    }
 }
 
 impl Sums {

@@ -1,29 +1,35 @@
 //! The allocator: a *pond* for each device. It works with offsets and ids and never touches the memory that it hands
 //! out; what it needs from outside is declared in [`Backing`].
 //!
-//! State is below, the code that acts on it above; each file names only those below it:
+//! State is below, the code that acts on it above; each file names only those below it, and its own floor:
 //!
 //! ```text
-//! pond        the calls; faces: those of one feature, together
+//! pond        the calls
+//! faces       the calls that few callers make
 //! ladder      the way of a request and of a free, step by step
-//! features/   pools, frees that wait, capture, checkpoint, sleep, exports, tuning, statistics
+//! features/   capture, checkpoint, sleep, exports, the end of pools and streams, statistics
 //! supply/     growth, theft, scatter, pressure, memory back to the device
-//! ground      the state, whole, with its locks in their order
-//! ledger      sums and exact peaks
-//! state/      what is remembered: growth, pools, captures, checkpoints, what sleeps, the tuning
-//! heap/       the memory of one (pool, stream): what is free, what waits, and the hold of its lock
+//! account     exact sums, with all heaps locked that matter
+//! blocks/     single blocks: how they end their lives, their tags, what the tuning changes for them, how they wait
+//! ground/     the complete state, with its locks; the guard of the growth lock
+//! ledger      sums and peaks, as plain data
+//! state/      what is remembered: growth, pools, captures, checkpoints, sleeping memory, the tuning
+//! heap/       the memory of one (pool, stream): what is free, what waits, and the guard of its lock
 //! order/      streams and fences: what must have passed before memory is used again
-//! bins, desc, aliases     free blocks by size; descriptors, and maps to them; addresses of scattered granules
-//! units, shape, types, report     granules and units; sizes to units; the words shared with users
-//! layout      all memory at one moment, as plain data
-//! backing     what is needed from outside
+//! bins, aliases       free blocks by size; addresses of scattered granules
+//! desc        descriptors, and maps to them
+//! shape, types, layout, report, tied      sizes to units; shared terms; all memory at one moment; why a request failed;
+//!             which granules go together only
+//! units, backing      granules and units; what is needed from outside
 //! ```
 
 #![forbid(unsafe_code)]
 
+mod account;
 mod aliases;
 mod backing;
 mod bins;
+mod blocks;
 mod desc;
 mod faces;
 mod features;
@@ -49,9 +55,12 @@ mod types;
 mod units;
 
 pub use backing::{Backing, Completed, Point, Points, alias_one_by_one};
-pub use faces::{CaptureCalls, CheckpointCalls, ExportCalls, SleepCalls, StatisticsCalls, TagCalls};
-pub use features::{Exported, Pieces, Restored};
-pub use ground::Config;
+pub use features::{
+    CaptureCalls, CheckpointCalls, ExportCalls, Exported, Pieces, Restored, SleepCalls, StatisticsCalls,
+    TagCalls,
+};
+pub(crate) use ground::PoolRef;
+pub use ground::{AddressSpan, Config, Pool};
 pub use layout::{Layout, Owner, Place, Placed, Span};
 pub use order::{Ending, Fence, Order};
 pub(crate) use order::{Stream, Waits};
@@ -61,8 +70,6 @@ pub use report::{
 };
 pub use state::captures::CaptureId;
 pub use state::checkpoints::CheckpointId;
-pub use state::pools::Pool;
-pub(crate) use state::pools::PoolRef;
 pub(crate) use state::tags::Tags;
 pub use state::tuned::Tuning;
 pub(crate) use types::EVERY;

@@ -1,21 +1,22 @@
 //! The pond: one device's memory behind a few calls. What they do stands in the files below.
 
+use super::account::Accounts;
 use super::backing::Backing;
-use super::faces::{
-    CaptureCalls, CheckpointCalls, ExportCalls, FastPathCalls, SleepCalls, SpecialCalls, StatisticsCalls,
-    TagCalls, WatchCalls,
+use super::blocks;
+use super::faces::{FastPathCalls, SpecialCalls, WatchCalls};
+use super::features::{
+    self, CaptureCalls, CheckpointCalls, Explain, ExportCalls, PoolEnd, SleepCalls, Snapshot,
+    StatisticsCalls, TagCalls, Uses, Walk,
 };
-use super::ground::{Config, Ground};
+use super::ground::{AddressSpan, Config, Ground, Pool, PoolRef};
 use super::heap::Heap;
 use super::ladder::{Freed, Got};
 use super::layout::Layout;
 use super::order::{Ending, Order};
 use super::report::OomReport;
-use super::state::pools::{Pool, PoolRef};
 use super::state::tuned::Tuning;
 use super::types::{BlockInfo, BlockRecord, BlockStates, PoolId, Stats};
 use crate::base::error::{Error, Result};
-use crate::base::sync::Ordering::Relaxed;
 use std::sync::Arc;
 
 /// One device's allocator. Any thread may call anything.
@@ -27,17 +28,16 @@ impl Pond {
     /// The usual [`Config::window`].
     pub const WINDOW: u32 = 4;
 
-    /// How many bytes of offsets a pond of this configuration spans: the memory's own, then the window
-    /// for scattered granules.
-    pub fn span(config: &Config) -> Result<(u64, u64)> {
+    /// The range of offsets that a pond of this configuration needs.
+    pub fn span(config: &Config) -> Result<AddressSpan> {
         config.span()
     }
 
     /// A pond over `backing`. Takes nothing from it yet.
     pub fn new(config: Config, backing: Arc<dyn Backing>) -> Result<Pond> {
         let ground = Ground::new(config, backing)?;
-        ground.pool_create(0, false)?; // the default pool is number 0
-        ground.tune(Tuning::default());
+        ground.new_pool(0, false)?; // the default pool is number 0
+        blocks::tune(&ground, Tuning::default());
         Ok(Pond { ground })
     }
 
@@ -71,32 +71,32 @@ impl Pond {
     /// The fast paths of threads into heaps.
     #[inline]
     pub(crate) fn fast_paths(&self) -> FastPathCalls<'_> {
-        FastPathCalls(&self.ground)
+        FastPathCalls::of(&self.ground)
     }
 
-    /// A request has failed for lack of memory, whatever was tried.
+    /// Counts a request that has failed for lack of memory, whatever was tried.
     pub fn count_out_of_memory(&self, pool: PoolId, stream: Option<u64>) {
         let served = stream.and_then(|s| self.ground.order.route(s)).unwrap_or(pool);
-        self.ground.oom_count.fetch_add(1, Relaxed);
+        self.ground.refusals.count_failed();
         if let Some(p) = self.ground.pool(served) {
-            p.oom_count.fetch_add(1, Relaxed);
+            p.refusals.count_failed();
         }
     }
 
-    /// The report of a request that failed with `e`; see `Ground::explain`.
+    /// The report of a request that failed with `e`.
     pub fn explain(&self, pool: PoolId, stream: Option<u64>, bytes: u64, e: &Error) -> OomReport {
-        self.ground.explain(pool, stream, bytes, e)
+        Explain::of(&self.ground).request(pool, stream, bytes, e)
     }
 
     /// Tags of blocks.
     pub fn tags(&self) -> TagCalls<'_> {
-        TagCalls(&self.ground)
+        TagCalls::of(&self.ground)
     }
 
     /// For those who watch what happens.
     #[inline]
     pub(crate) fn watched(&self) -> WatchCalls<'_> {
-        WatchCalls(&self.ground)
+        WatchCalls::of(&self.ground)
     }
 
     /// Frees the block at `offset`. With a stream, the block is reusable once that stream has passed
@@ -146,12 +146,12 @@ impl Pond {
     /// Fails unless the pool and the stream exist.
     pub fn check_names(&self, pool: PoolId, stream: Option<u64>) -> Result<()> {
         self.ground.live_pool(pool)?;
-        stream.map_or(Ok(()), |s| self.ground.known(s))
+        stream.map_or(Ok(()), |s| self.ground.order.check_own(s))
     }
 
     /// The live block that holds `offset`.
     pub fn block(&self, offset: u64) -> Result<BlockInfo> {
-        self.ground.block(offset)
+        features::block_at(&self.ground, offset)
     }
 
     /// The blocks of one pool, or of all, that are in one of these states, all as they are at one moment, by where
@@ -163,24 +163,26 @@ impl Pond {
         states: BlockStates,
         locate: impl Fn(u64) -> Result<u64>,
     ) -> Result<Vec<BlockRecord>> {
-        self.ground.walk(pool, states, locate)
+        Walk::of(&self.ground).blocks(pool, states, locate)
     }
 
-    /// See `Ground::snapshot`; `locate` as in [`walk`](Self::walk).
+    /// All memory and the whole account at one moment. Nobody can allocate or free meanwhile, and the device is not called;
+    /// before that, it is asked which waits are over. `locate` as in [`walk`](Self::walk).
     pub fn snapshot(&self, locate: impl Fn(u64) -> Result<u64>) -> Result<Layout> {
-        self.ground.snapshot(locate)
+        Snapshot::of(&self.ground).take(locate)
     }
 
-    /// See `Ground::record_stream`.
+    /// Records that work on `stream` also uses the live block at `offset`: its free will wait for what is queued there
+    /// by then. A block without a stream waits for all streams of its device anyway.
     pub fn record_stream(&self, offset: u64, stream: u64) -> Result<()> {
-        self.ground.record_stream(offset, stream)
+        Uses::of(&self.ground).record(offset, stream)
     }
 
     /// What `stream` has done with the live block at `offset` so far ends here: after the free, its reuse waits
     /// for what is queued there *now*; or, given an event, for that. Later work there needs a new
     /// `record_stream`.
     pub fn end_use(&self, offset: u64, stream: u64, event: Option<u64>) -> Result<()> {
-        self.ground.end_use(offset, stream, event)
+        Uses::of(&self.ground).end(offset, stream, event)
     }
 
     /// The order of the device's streams.
@@ -191,55 +193,56 @@ impl Pond {
     /// Call this after the device has ended the stream. Its live blocks stay valid; the free memory of its heaps goes
     /// to the next new stream, or to heaps that run short.
     pub fn stream_ended(&self, ending: Ending) {
-        self.ground.stream_ended(ending);
+        Uses::of(&self.ground).stream_ended(ending);
     }
 
     /// A new pool; `limit` bounds what it reserves, 0 is no limit. `contiguous`: each of its blocks lies in one physical
     /// allocation.
     pub fn pool_create(&self, limit: u64, contiguous: bool) -> Result<PoolId> {
-        self.ground.pool_create(limit, contiguous)
+        self.ground.new_pool(limit, contiguous)
     }
 
     /// Ends a pool and gives its memory back. `Busy` while blocks of it live; the default pool stays. To be followed by
     /// [`pool_forgotten`](Self::pool_forgotten).
     pub fn pool_destroy(&self, pool: PoolId) -> Result<()> {
-        self.ground.pool_destroy(pool)
+        PoolEnd::of(&self.ground, pool)?.run()
     }
 
     /// Releases the slot of a pool that has ended. Call it once no lookup can find the slot by that pool any more:
     /// another pool may get it from now on.
     pub fn pool_forgotten(&self, pool: PoolId) {
-        self.ground.pool_forgotten(pool);
+        self.ground.release_slot(pool);
     }
 
     /// Sets a pool's limit of reserved bytes; 0: none.
     pub fn pool_set_limit(&self, pool: PoolId, bytes: u64) -> Result<()> {
-        self.ground.pool_set_limit(pool, bytes)
+        self.ground.live_pool(pool)?.set_limit(bytes);
+        Ok(())
     }
 
     /// Bounds `reserved` of the whole device, in bytes; 0: no bound.
     pub fn set_limit(&self, bytes: u64) {
-        self.ground.limit.store(bytes, Relaxed);
+        self.ground.set_limit(bytes);
     }
 
     /// Changes what the pond does from now on.
     pub fn tune(&self, t: Tuning) {
-        self.ground.tune(t);
+        blocks::tune(&self.ground, t);
     }
 
     /// The exact account of the device, or of one of its pools.
     pub fn stats(&self, pool: Option<PoolId>) -> Result<Stats> {
-        self.ground.stats(pool)
+        Accounts::of(&self.ground).stats(pool)
     }
 
     /// The statistics beyond that account.
     pub fn statistics(&self) -> StatisticsCalls<'_> {
-        StatisticsCalls(&self.ground)
+        StatisticsCalls::of(&self.ground)
     }
 
     /// Peaks start again from the current values, of the device or of one pool.
     pub fn reset_peaks(&self, pool: Option<PoolId>) -> Result<()> {
-        self.ground.reset_peaks(pool)
+        Accounts::of(&self.ground).reset_peaks(pool)
     }
 
     /// Gives unused memory back to the device: of one pool, or of all. Waits for the device first.
@@ -252,38 +255,38 @@ impl Pond {
 
     /// What few callers ask for.
     pub fn special(&self) -> SpecialCalls<'_> {
-        SpecialCalls(&self.ground)
+        SpecialCalls::of(&self.ground)
     }
 
     /// Streams that are captured into graphs.
     pub fn captures(&self) -> CaptureCalls<'_> {
-        CaptureCalls(&self.ground)
+        CaptureCalls::of(&self.ground)
     }
 
     /// The live blocks of a pool at one moment, noted and restored.
     pub fn checkpoints(&self) -> CheckpointCalls<'_> {
-        CheckpointCalls(&self.ground)
+        CheckpointCalls::of(&self.ground)
     }
 
     /// Pools that give their memory away for a while.
     pub fn sleep(&self) -> SleepCalls<'_> {
-        SleepCalls(&self.ground)
+        SleepCalls::of(&self.ground)
     }
 
     /// Blocks that others beside this process use.
     pub fn exports(&self) -> ExportCalls<'_> {
-        ExportCalls(&self.ground)
+        ExportCalls::of(&self.ground)
     }
 
     /// Everything goes back to the device, live blocks too. The device is idle, and nobody uses the pond.
     pub fn close(&self) -> Result<()> {
-        self.ground.close()
+        features::close(&self.ground)
     }
 
     /// After `close`, and so long after it that hardly a thread is still in a call that had begun before: the tables of
     /// the pond, nearly all of its host memory, go back to the system.
     pub fn discard(&self) {
-        self.ground.discard();
+        features::discard(&self.ground);
     }
 
     /// For tests.

@@ -287,6 +287,13 @@ impl Shape {
         (bytes + self.add) & self.keep
     }
 
+    /// Whether a block for `bytes` that is charged so much must be flagged: the hot path does not serve such a size, or the
+    /// charge does not follow from the size alone.
+    #[inline]
+    pub(crate) fn is_tuned(&self, bytes: u64, charged: u64) -> bool {
+        bytes > self.largest() || charged != self.charged_of(bytes)
+    }
+
     /// Tier and units of a charged size (not 0).
     #[inline(always)]
     pub(crate) fn size(&self, charged: u64) -> Size {

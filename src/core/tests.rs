@@ -62,8 +62,8 @@ fn stream_ends(pond: &Pond, stream: u64) {
 }
 
 /// A pond, its device and what the test knows of both.
-struct Bench {
-    pond: Pond,
+pub(super) struct Bench {
+    pub(super) pond: Pond,
     world: Arc<Mutex<World>>,
     live: Vec<Block>,
     taken: BTreeMap<u64, u64>,        // physical range -> its end
@@ -73,7 +73,7 @@ struct Bench {
     peak: u64,
 }
 
-fn config(mapping: bool, capacity: u64) -> Config {
+pub(super) fn config(mapping: bool, capacity: u64) -> Config {
     Config {
         min_chunk: 512,
         max_chunk: capacity,
@@ -93,10 +93,10 @@ fn config(mapping: bool, capacity: u64) -> Config {
 }
 
 impl Bench {
-    fn new(config: Config) -> Bench {
+    pub(super) fn new(config: Config) -> Bench {
         let world = Arc::new(Mutex::new(World { capacity: config.max_alloc, ..World::default() }));
         let pond = Pond::new(config, Arc::new(Sim(world.clone()))).unwrap();
-        world.lock().unwrap().real = pond.ground().real;
+        world.lock().unwrap().real = pond.ground().memory_granules();
         Bench {
             pond,
             world,

@@ -112,14 +112,6 @@ fn arrows_of(room: &str) -> BTreeMap<File, BTreeSet<File>> {
     names_in(room, files)
 }
 
-/// Circles that are still there.
-const KNOWN: [&[&str]; 2] = [
-    // To go: what a seat and its lock share belongs in a leaf.
-    &["base::biased", "base::biased::seat"],
-    // To go.
-    &["core::supply", "core::supply::steal", "core::supply::trials"],
-];
-
 #[test]
 fn no_files_of_a_room_name_each_other_in_a_circle() {
     for (room, least) in
@@ -128,9 +120,7 @@ fn no_files_of_a_room_name_each_other_in_a_circle() {
         let names = arrows_of(room);
         let seen: usize = names.values().map(BTreeSet::len).sum();
         assert!(seen >= least, "only {seen} arrows found in {room}: the test has lost its eyes");
-        let mut found = circles(&names);
-        found.retain(|circle| !KNOWN.iter().any(|known| known == circle));
-        assert_eq!(found, Vec::<Vec<String>>::new(), "circles among the files of {room}");
+        assert_eq!(circles(&names), Vec::<Vec<String>>::new(), "circles among the files of {room}");
     }
 }
 

@@ -4,7 +4,8 @@
 //! ELF), *all* thread-local storage of the library must fit into what the C library keeps for libraries that are loaded
 //! late; where it does not fit, the library cannot be loaded at all.
 
-use super::seat::{FastPath, Name, Seat};
+use super::parts::{Name, Seat};
+use super::seat::FastPath;
 use crate::base::sync::thread_token;
 use std::sync::atomic::{AtomicPtr, Ordering};
 

@@ -13,53 +13,17 @@
 
 #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
 use super::barrier;
-use super::{Biased, INSIDE, OwnerGuard};
+use super::parts::{Behind, INSIDE, Name, OwnerGuard, Seat};
 use crate::base::sync::{AtomicU64, Ordering, UnsafeCell, thread_token};
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-
-/// What a caller has for the thing that a lock guards.
-pub type Name = [u64; 2];
 
 /// The first number of the name while the fast path is closed. It is no address, no small number and no pattern of fill
 /// bytes, so that no caller has it for anything.
 const CLOSED: u64 = 0x8D7C_35F1_A96E_4B03;
 /// The same where another thread has closed it, which may open it again.
 const SHUT: u64 = CLOSED ^ 1;
-
-/// The lock's record of a thread that is or was its owner. It has cache lines of its own, since the thread writes it at
-/// each entry.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub struct Seat<T, W = ()> {
-    /// The token of the thread, which is even, or 0 of no thread; and `INSIDE` while the thread holds the lock as its
-    /// owner. Only the thread writes it. One word, so that one comparison says both.
-    pub(super) word: AtomicU64,
-    /// The name under which the fast path is open; `CLOSED` or `SHUT` in the first number if it is not. The thread opens and
-    /// closes it while it is inside; whoever takes the ownership away shuts it.
-    name: [AtomicU64; 2],
-    /// What the thread finds on the fast path; has a value since that was first open. Only the thread uses it.
-    behind: UnsafeCell<MaybeUninit<Behind<T, W>>>,
-    /// The token of the thread, for the others.
-    pub(super) token: u64,
-}
-
-/// What a thread finds on its fast path.
-#[derive(Debug)]
-struct Behind<T, W> {
-    /// The lock, as long as the fast path is open.
-    lock: NonNull<Biased<T, W>>,
-    /// The name under which the fast path was opened last.
-    name: Name,
-    /// What the owner left there.
-    way: W,
-}
-
-// SAFETY: what is no atomic is used by one thread alone, whose token the seat has; `W` goes to that thread with the seat.
-unsafe impl<T, W: Send> Sync for Seat<T, W> {}
-// SAFETY: as above.
-unsafe impl<T, W: Send> Send for Seat<T, W> {}
 
 impl<T, W> Seat<T, W> {
     /// The seat of a thread.
@@ -283,7 +247,7 @@ impl<'a, T, W> From<FastGuard<'a, T, W>> for OwnerGuard<'a, T, W> {
 
 impl<'a, T, W: Copy> OwnerGuard<'a, T, W> {
     /// Opens the calling thread's fast path into the lock under this name, and leaves `way` on it, if `may` says that it may
-    /// be open. Whoever wants it to stay closed first makes `may` say no, and then calls [`Biased::close_fast_path`] or
+    /// be open. Whoever wants it to stay closed first makes `may` say no, and then calls `Biased::close_fast_path` or
     /// closes it while holding the lock: either that comes after this and closes it, or this comes after that and is told
     /// no.
     pub fn open(&mut self, name: Name, way: W, may: impl FnOnce() -> bool) -> Option<FastPath<'a, T, W>> {

@@ -2,85 +2,42 @@
 //! `restore.rs` restores one.
 //!
 //! A graph that is replayed leaves its results where they were when it was captured. A program that goes back to an
-//! earlier graph needs the allocator in the state of that time.
+//! earlier graph needs the allocator in the state of that time. A layout is recorded under the growth lock, with all heaps
+//! of the pool locked.
 
-use super::super::desc::{DIRECT, Id, kind};
-use super::super::ground::{Ground, Growing};
-use super::super::heap::LockedHeap;
-use super::super::state::checkpoints::{Block, CheckpointId, Layout};
+use super::super::ground::Ground;
+use super::super::order::Stream;
+use super::super::state::checkpoints::{Block, CheckpointId, Layout, RecordedStream};
 use super::super::types::{Freeing, PoolId};
-use super::super::units::Extent;
+use super::pool_heaps::PoolHeaps;
+use super::restore::{Restore, Restored};
 use crate::base::error::{Code, Result};
-use crate::base::sync::lock;
 use crate::fail;
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// The blocks that a restore has freed, and those that it has made live.
-#[derive(Debug, Default)]
-pub struct Restored {
-    /// They were live before and are not now.
-    pub freed: Vec<Freeing>,
-    /// They were not live before (or had another size) and are now: address, requested bytes.
-    pub live: Vec<(u64, u64)>,
+/// Checkpoints; from [`Pond::checkpoints`](crate::core::Pond::checkpoints). Any thread may call anything.
+#[derive(Clone, Copy)]
+pub struct CheckpointCalls<'a> {
+    ground: &'a Ground,
 }
 
-impl Restored {
-    /// The freed ones: address, requested bytes.
-    pub fn freed(&self) -> Vec<(u64, u64)> {
-        self.freed.iter().map(|f| (f.block.base, f.block.requested)).collect()
-    }
-}
-
-/// The locked heaps of a pool, by number.
-pub(super) type PoolHeaps<'a> = BTreeMap<u32, LockedHeap<'a>>;
-
-impl Ground {
-    /// Locks all heaps of a pool in order, and merges everything that was freed.
-    pub(super) fn lock_pool(&self, pool: PoolId) -> PoolHeaps<'_> {
-        let locked = |x| {
-            let mut h = self.lock(x);
-            self.drain(&mut h);
-            h.give_up_whole();
-            h.flush();
-            (x.index, h)
-        };
-        self.heaps_of(pool.0).into_iter().map(locked).collect()
-    }
-
-    /// The live blocks of a pool whose heaps are locked.
-    pub(super) fn live_of(&self, g: &Growing<'_>, heaps: &PoolHeaps<'_>) -> Vec<Block> {
-        let mut blocks = Vec::new();
-        let mut note = |id: Id, heap: u32, pieces: &[Extent]| {
-            let d = self.maps.desc(id);
-            if d.kind() == kind::LIVE {
-                blocks.push(Block {
-                    offset: self.offset(id),
-                    heap,
-                    tier_bits: d.tier_bits(),
-                    units: d.units(),
-                    requested: d.requested(),
-                    charged: self.charge(id),
-                    direct: d.state() & DIRECT != 0,
-                    pieces: pieces.into(),
-                    tag: self.tag_of(id),
-                });
-            }
-        };
-        self.each_block(g, |heap| heaps.contains_key(&heap), |id, heap, pieces| note(id, heap, pieces));
-        blocks
+impl<'a> CheckpointCalls<'a> {
+    pub(crate) fn of(ground: &'a Ground) -> CheckpointCalls<'a> {
+        CheckpointCalls { ground }
     }
 
     /// Records which blocks of the pool are live now.
-    pub(crate) fn checkpoint(&self, pool: PoolId) -> Result<CheckpointId> {
-        let g = self.growing();
-        self.live_pool(pool)?;
-        let heaps = self.lock_pool(pool);
-        let blocks = self.live_of(&g, &heaps);
+    pub fn make(self, pool: PoolId) -> Result<CheckpointId> {
+        let g = self.ground.growing();
+        self.ground.live_pool(pool)?;
+        let heaps = PoolHeaps::lock(self.ground, pool);
+        let blocks = heaps.live_blocks(&g);
         let stream = |b: &Block| {
             let s = heaps.get(&b.heap)?.stream.as_ref();
-            Some((b.heap, s.map_or((0, 0), |s| (s.serial, s.id))))
+            let recorded = |s: &Arc<Stream>| RecordedStream { serial: s.serial, id: s.id };
+            Some((b.heap, s.map_or(RecordedStream::NONE, recorded)))
         };
-        let segment = |granule: u32| Some((granule, g.segment_of(granule)?.serial));
+        let segment = |granule: u32| Some((granule, g.segments.of(granule)?.serial));
         let layout = Layout {
             pool,
             streams: blocks.iter().filter_map(stream).collect(),
@@ -88,14 +45,35 @@ impl Ground {
             blocks,
         };
         drop(heaps);
-        Ok(lock(&self.checkpoints).add(layout))
+        Ok(self.ground.checkpoints().add(layout))
     }
 
-    /// Drops a checkpoint.
-    pub(crate) fn checkpoint_destroy(&self, checkpoint: CheckpointId) -> Result<()> {
-        match lock(&self.checkpoints).all.remove(&checkpoint) {
+    /// Drops a checkpoint that is no longer needed.
+    pub fn destroy(self, checkpoint: CheckpointId) -> Result<()> {
+        match self.ground.checkpoints().all.remove(&checkpoint) {
             Some(_) => Ok(()),
             None => fail!(Code::InvalidArgument, "no such checkpoint, or it was destroyed"),
         }
+    }
+
+    /// Makes exactly those blocks of the pool live that were live at the checkpoint. The caller promises that nobody
+    /// uses the pool meanwhile. Waits on the host for other streams' uses of the blocks that it frees. `place` converts
+    /// the offsets in the answer; it is called while no segment can go back to the device, since its address may change
+    /// then. `notify` is called for each block that is freed, with locks held, before its memory can be used again.
+    pub fn restore(
+        self,
+        pool: PoolId,
+        checkpoint: CheckpointId,
+        place: impl Fn(u64) -> u64,
+        notify: impl Fn(&Freeing),
+    ) -> Result<Restored> {
+        self.ground.check_reentry()?;
+        let Some(want) = self.ground.checkpoints().all.get(&checkpoint).cloned() else {
+            fail!(Code::InvalidArgument, "no such checkpoint, or it was destroyed");
+        };
+        if want.pool != pool || self.ground.pool(pool).is_none() {
+            fail!(Code::InvalidArgument, "the checkpoint is one of another pool");
+        }
+        Restore::of(self.ground, &want).run(place, notify)
     }
 }

@@ -5,6 +5,7 @@
 //! one by one. The device is not called. All heaps are locked meanwhile, so that all parts belong to one moment and sum
 //! up.
 
+use super::super::blocks::Blocks;
 use super::super::ground::{Ground, Growing};
 use super::super::heap::LockedHeap;
 use super::super::heap::counters::ALL;
@@ -14,7 +15,6 @@ use super::super::supply::Trials;
 use super::super::types::{NO_POOL, PoolId, RETIRED, UNORDERED};
 use super::super::units::{GRANULE, LARGE_SHIFT, granule_bytes};
 use crate::base::error::Error;
-use crate::base::sync::Ordering::Relaxed;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most waiting blocks whose waits are read.
@@ -34,59 +34,65 @@ struct Share {
     sleeps: bool,
 }
 
-impl Ground {
+/// The explanation of a failure of a pond.
+#[derive(Clone, Copy)]
+pub(crate) struct Explain<'a> {
+    ground: &'a Ground,
+}
+
+impl<'a> Explain<'a> {
+    pub(crate) fn of(ground: &'a Ground) -> Explain<'a> {
+        Explain { ground }
+    }
+
     /// The report of a request to the pool `named` that failed with `e`.
     #[cold]
-    pub(crate) fn explain(&self, named: PoolId, stream: Option<u64>, bytes: u64, e: &Error) -> OomReport {
-        let pool = stream.and_then(|s| self.order.route(s)).unwrap_or(named);
+    pub(crate) fn request(self, named: PoolId, stream: Option<u64>, bytes: u64, e: &Error) -> OomReport {
+        let ground = self.ground;
+        let pool = stream.and_then(|s| ground.order.route(s)).unwrap_or(named);
         let trials = e.detail::<Trials>();
-        let shape = &self.maps.shape;
-        let charged = match shape.charged(bytes) {
-            Some(charged) => charged,
-            None if bytes > self.config.max_alloc => bytes,
-            None => self.charged_tuned(bytes),
-        };
+        let charged = Blocks::of(ground).charged(bytes, ground.config.max_alloc).unwrap_or(bytes);
         let mut r = OomReport {
             pool,
             stream,
             requested: bytes,
             rounded: charged,
-            pool_limit: self.pool(pool).map_or(0, |p| p.limit.load(Relaxed)),
-            device_limit: self.limit.load(Relaxed),
-            device_most: self.config.max_alloc,
-            maps: self.config.mapping,
+            pool_limit: ground.pool(pool).map_or(0, |p| p.limit()),
+            device_limit: ground.limit(),
+            device_most: ground.config.max_alloc,
+            maps: ground.config.mapping,
             pooled: true,
-            captured: stream.is_some_and(|s| self.order.is_captured(s)),
+            captured: stream.is_some_and(|s| ground.order.is_captured(s)),
             ..OomReport::default()
         };
         if let Some(t) = &trials {
             r.tried = t.tried();
             r.device_said = t.said();
         }
-        let streams = self.order.ids_by_serial();
+        let ids = ground.order.ids_by_serial();
         let heaps = {
-            let g = self.growing();
-            let mut locked = self.lock_all();
-            locked.iter_mut().for_each(|h| self.drain(h));
-            self.note_waits(&mut r, &locked, &streams);
+            let g = ground.growing();
+            let mut locked = ground.lock_all();
+            locked.iter_mut().for_each(|h| Blocks::of(ground).drain(h));
+            self.note_waits(&mut r, &locked, &ids);
             let heaps = self.shares(&mut r, &g, &locked);
             self.note_sums(&mut r, &g, &heaps);
             heaps
         };
         note_holders(&mut r, &heaps);
-        r.tags = OomReport::tagged(self.tags.lock().all());
+        r.tags = OomReport::tagged(ground.tags().lock().all());
         r.reason = self.reason_of(&r, trials.is_some_and(|t| !t.books));
         r
     }
 
     /// Reads each heap.
-    fn shares(&self, r: &mut OomReport, g: &Growing<'_>, locked: &[LockedHeap<'_>]) -> Vec<Share> {
+    fn shares(self, r: &mut OomReport, g: &Growing<'_>, locked: &[LockedHeap<'_>]) -> Vec<Share> {
         // A segment may end inside its last granule: the heap that owns this granule has that much less.
         let mut beyond: BTreeMap<u32, i64> = BTreeMap::new();
-        for s in g.segments() {
+        for s in g.segments.iter() {
             let touched = s.part.touched();
             let more = granule_bytes(touched.count) as i64 - s.bytes as i64;
-            *beyond.entry(self.maps.granule(touched.end() - 1).heap()).or_default() += more;
+            *beyond.entry(self.ground.maps.granule(touched.end() - 1).heap()).or_default() += more;
         }
         let mut shares = Vec::with_capacity(locked.len());
         for h in locked {
@@ -95,7 +101,7 @@ impl Ground {
                 continue;
             }
             let [live, _, blocks] = h.counters.current()[ALL].map(|n| n.max(0) as u64);
-            let sleeps = self.sleeps(PoolId(pool));
+            let sleeps = self.ground.sleeps(PoolId(pool));
             let more = beyond.get(&h.heap.index).copied().unwrap_or(0);
             let owned = (granule_bytes(1) as i64 * h.granules as i64 - more).max(0) as u64;
             let waiting = h.counters.waiting()[ALL][0].max(0) as u64;
@@ -104,7 +110,7 @@ impl Ground {
                 r.missing |= OomMissing::LARGEST;
             }
             // What lies apart helps where it can be put together.
-            let whole = if self.config.mapping && !h.contiguous { room.granules * GRANULE } else { 0 };
+            let whole = if self.ground.config.mapping && !h.contiguous { room.granules * GRANULE } else { 0 };
             shares.push(Share {
                 pool,
                 stream: h.heap.stream(),
@@ -119,17 +125,17 @@ impl Ground {
         shares
     }
 
-    fn note_sums(&self, r: &mut OomReport, g: &Growing<'_>, heaps: &[Share]) {
-        let (taken, _) = g.taken(r.pool.0);
-        r.reserved = g.device.reserved.current;
-        r.pool_reserved = g.holdings(r.pool.0).reserved.current;
-        r.sleeping = g.device.sleeping.current;
+    fn note_sums(self, r: &mut OomReport, g: &Growing<'_>, heaps: &[Share]) {
+        let taken = g.account.taken(r.pool.0).device;
+        r.reserved = g.account.reserved();
+        r.pool_reserved = g.account.of(r.pool.0).reserved.current;
+        r.sleeping = g.account.device().sleeping.current;
         let most = match r.device_limit {
-            0 => self.config.max_alloc,
-            limit => limit.min(self.config.max_alloc),
+            0 => self.ground.config.max_alloc,
+            limit => limit.min(self.ground.config.max_alloc),
         };
         r.unreserved = most.saturating_sub(taken);
-        let stream = r.stream.filter(|&s| self.backing.ordered_by(s)).unwrap_or(UNORDERED);
+        let stream = r.stream.filter(|&s| self.ground.backing.ordered_by(s)).unwrap_or(UNORDERED);
         let mut known = 0;
         for h in heaps {
             r.waiting += h.waiting;
@@ -150,7 +156,7 @@ impl Ground {
     }
 
     /// Notes what the waiting blocks wait for. The heaps are locked.
-    fn note_waits(&self, r: &mut OomReport, locked: &[LockedHeap<'_>], ids: &BTreeMap<u64, u64>) {
+    fn note_waits(self, r: &mut OomReport, locked: &[LockedHeap<'_>], ids: &BTreeMap<u64, u64>) {
         let mut left = MOST_WAITS;
         let mut by: BTreeMap<WaitsFor, (u64, u64)> = BTreeMap::new();
         let mut streams = BTreeSet::new();
@@ -160,7 +166,7 @@ impl Ground {
                 r.missing |= OomMissing::WAITS;
             }
             for w in &all[..all.len().min(left)] {
-                let charged = self.charge(w.id);
+                let charged = self.ground.maps.charge(w.id);
                 let exported = w.exports.iter().any(|f| !f.is_passed());
                 if exported {
                     r.exported += charged;
@@ -183,10 +189,11 @@ impl Ground {
     }
 
     /// Why the request failed. `searched`: every step was tried.
-    fn reason_of(&self, r: &OomReport, searched: bool) -> OomReason {
+    fn reason_of(self, r: &OomReport, searched: bool) -> OomReason {
         // What the request needs if none of its stream's free memory helps.
-        let small = self.maps.shape.size(r.rounded.min(self.config.max_alloc)).tier != Tier::Large;
-        let need = match self.config.mapping {
+        let (shape, config) = (&self.ground.maps.shape, &self.ground.config);
+        let small = shape.size(r.rounded.min(config.max_alloc)).tier != Tier::Large;
+        let need = match config.mapping {
             _ if small => GRANULE,
             true => r.rounded.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX),
             false => r.rounded,

@@ -5,10 +5,10 @@
 //! nobody uses it, and is checked now and then. Whatever would take the memory away from others (sleep, restore, the
 //! end of the pool) is refused meanwhile.
 
+use super::super::blocks::WaitingBlocks;
 use super::super::desc::ALIAS;
-use super::super::ground::Ground;
+use super::super::ground::{Ground, Pool};
 use super::super::order::Fence;
-use super::super::state::pools::Sleep;
 use super::super::types::PoolId;
 use super::super::units::{GRANULE, GranuleRun, granule_at};
 use crate::base::error::{Code, Result};
@@ -36,23 +36,34 @@ pub struct Exported {
     pub live: u64,
 }
 
-impl Ground {
-    /// Where the memory of the live block at `offset` is. `NotPermitted` while its pool sleeps.
-    pub(crate) fn pieces(&self, offset: u64) -> Result<Pieces> {
-        let (f, heap) = self.live_block(offset)?;
-        let h = self.look(heap);
-        if !self.still_live(f.id, offset) {
+/// Blocks used by other processes or devices; from [`Pond::exports`](crate::core::Pond::exports).
+#[derive(Clone, Copy)]
+pub struct ExportCalls<'a> {
+    ground: &'a Ground,
+}
+
+impl<'a> ExportCalls<'a> {
+    pub(crate) fn of(ground: &'a Ground) -> ExportCalls<'a> {
+        ExportCalls { ground }
+    }
+
+    /// The pieces of memory behind the live block at `offset`. `NotPermitted` while its pool sleeps.
+    pub fn pieces(self, offset: u64) -> Result<Pieces> {
+        let ground = self.ground;
+        let (f, heap) = ground.live_block(offset)?;
+        let h = ground.look(heap);
+        if !h.still_live(f.id, offset) {
             fail!(Code::UnknownPointer, "the block was freed meanwhile");
         }
-        if self.pool(PoolId(heap.pool())).is_some_and(|p| p.sleep_state() != Sleep::Awake) {
+        if ground.pool(PoolId(heap.pool())).is_some_and(Pool::sleeps) {
             fail!(Code::NotPermitted, "the pool of the block sleeps");
         }
         let (bytes, skip) = (f.desc.requested(), offset & (GRANULE - 1));
-        if !self.config.mapping {
+        if !ground.config.mapping {
             return Ok(Pieces { bytes, ..Pieces::default() });
         }
         let granules = if f.desc.tier_bits() == ALIAS {
-            self.aliases.lock().pieces(f.desc.aux()).iter().map(|p| p.touched()).collect()
+            ground.aliases().pieces(f.desc.aux()).iter().map(|p| p.touched()).collect()
         } else {
             vec![GranuleRun::new(granule_at(offset), (skip + bytes).div_ceil(GRANULE) as u32)]
         };
@@ -60,17 +71,23 @@ impl Ground {
         Ok(Pieces { bytes, skip, granules })
     }
 
-    /// Marks the live block at `offset` as used by others until the fence is passed.
-    pub(crate) fn export(&self, offset: u64, fence: Fence) -> Result<()> {
-        let (f, heap) = self.live_block(offset)?;
-        let before = self.look(heap).exports.get(&f.id).cloned().unwrap_or_default();
+    /// Marks the live block at `offset` as used by others until `point`, which the backing has made, is passed.
+    pub fn add(self, offset: u64, point: u64) -> Result<()> {
+        self.add_fence(offset, self.ground.order.adopt(point))
+    }
+
+    /// The same with a fence.
+    pub(crate) fn add_fence(self, offset: u64, fence: Fence) -> Result<()> {
+        let ground = self.ground;
+        let (f, heap) = ground.live_block(offset)?;
+        let before = ground.look(heap).exports.get(&f.id).cloned().unwrap_or_default();
         // At powers of two: a block that is exported repeatedly keeps at most twice the exports in use, at constant
         // cost.
         if before.len().is_power_of_two() {
             before.iter().for_each(|f| _ = f.ask());
         }
-        let mut h = self.lock(heap);
-        if !self.still_live(f.id, offset) || !f.desc.flag_uses() {
+        let mut h = ground.lock(heap);
+        if !h.still_live(f.id, offset) || !f.desc.flag_uses() {
             fail!(Code::UnknownPointer, "the block was freed meanwhile");
         }
         let fences = h.exports.entry(f.id).or_default();
@@ -81,16 +98,17 @@ impl Ground {
     }
 
     /// The blocks that others still use, of all pools or of one.
-    pub(crate) fn exported(&self, pool: Option<PoolId>) -> Exported {
+    pub fn all(self, pool: Option<PoolId>) -> Exported {
+        let ground = self.ground;
         let mut out = Exported::default();
-        for heap in self.heaps_in(pool) {
-            self.poll(heap);
-            let of_live: Vec<Fence> = self.look(heap).exports.values().flatten().cloned().collect();
+        for heap in ground.heaps_in(pool) {
+            WaitingBlocks::of(ground).poll(heap);
+            let of_live: Vec<Fence> = ground.look(heap).exports.values().flatten().cloned().collect();
             of_live.iter().for_each(|f| _ = f.ask());
-            let mut h = self.look(heap);
+            let mut h = ground.look(heap);
             for w in h.waiting.exported() {
                 out.freed += 1;
-                out.freed_bytes += self.charge(w.id);
+                out.freed_bytes += ground.maps.charge(w.id);
             }
             h.exports.retain(|_, fences| {
                 fences.retain(|f| !f.is_passed());
@@ -101,13 +119,21 @@ impl Ground {
         out
     }
 
-    /// `Busy` while others use blocks of the pool; with `freed`, only freed ones count.
-    pub(crate) fn check_exports(&self, pool: PoolId, freed: bool) -> Result<()> {
-        let used = self.exported(Some(pool));
-        let n = if freed { used.freed } else { used.freed + used.live };
-        if n > 0 {
-            fail!(Code::Busy, "{n} blocks of the pool are exported, and others still use them");
-        }
-        Ok(())
+    /// `Busy` while others use freed blocks of the pool.
+    pub(super) fn check_freed(self, pool: PoolId) -> Result<()> {
+        check(self.all(Some(pool)).freed)
     }
+
+    /// `Busy` while others use blocks of the pool, live or freed.
+    pub(super) fn check_all(self, pool: PoolId) -> Result<()> {
+        let used = self.all(Some(pool));
+        check(used.freed + used.live)
+    }
+}
+
+fn check(used: u64) -> Result<()> {
+    if used > 0 {
+        fail!(Code::Busy, "{used} blocks of the pool are exported, and others still use them");
+    }
+    Ok(())
 }

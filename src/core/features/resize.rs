@@ -3,105 +3,111 @@
 //! Any block may use what it is charged. One of the large tier may have more: the start of the free memory behind it,
 //! which its heap has; and it gives the end of its own to the heap when it gets smaller. Both are right for the heap's
 //! stream as an allocation and a free on it are. So a block whose heap has no stream of its own any more, or that
-//! others use beside it, keeps its length.
+//! others use beside it, keeps its length. The heap is locked from the check of the block until it has its new size.
 
-use super::super::desc::{DIRECT, Found, TAGGED, TUNED, USES, kind};
-use super::super::ground::Ground;
-use super::super::heap::{Heap, LockedHeap};
-use super::super::shape::{Class, Tier, large_units, shift_of};
-use super::super::state::pools::{Pool, Sleep};
+use super::super::account::Accounts;
+use super::super::blocks::Blocks;
+use super::super::desc::{DIRECT, TAGGED, TUNED, USES};
+use super::super::ground::{Ground, Pool};
+use super::super::heap::Heap;
+use super::super::shape::{Class, Tier, large_units, shift_of, tier_bits_of};
 use super::super::types::{PoolId, RETIRED, UNORDERED};
+use super::frees::{LiveBlock, not_live};
 use crate::base::error::{Code, Result};
 use crate::base::sync::pause;
 use crate::fail;
 
-impl Ground {
-    /// Makes the live block at `offset` one of `bytes`, as if it had been asked for with that, at the same place.
-    /// `OutOfMemory`, and nothing has changed, if there is no room. The account sees a free and an allocation.
-    pub(crate) fn resize(&self, offset: u64, bytes: u64) -> Result<()> {
-        if bytes == 0 {
-            fail!(Code::InvalidArgument, "a block cannot get a size of 0 bytes");
+/// What the account has of a block.
+#[derive(Clone, Copy)]
+struct Counted {
+    charged: u64,
+    requested: u64,
+}
+
+/// Makes the live block at `offset` one of `bytes`, as if it had been asked for with that, at the same place.
+/// `OutOfMemory`, and nothing has changed, if there is no room. The account sees a free and an allocation.
+pub(crate) fn resize(ground: &Ground, offset: u64, bytes: u64) -> Result<()> {
+    if bytes == 0 {
+        fail!(Code::InvalidArgument, "a block cannot get a size of 0 bytes");
+    }
+    let mut round = 0;
+    loop {
+        let found = ground.maps.find(offset);
+        let Some((f, heap)) = found.and_then(|f| Some((f, ground.heap(f.heap)?))) else {
+            return not_live(ground, offset, found);
+        };
+        if ground.pool(PoolId(heap.pool())).is_some_and(Pool::sleeps) {
+            fail!(Code::NotPermitted, "the pool of the block sleeps");
         }
-        let mut round = 0;
-        loop {
-            let found = self.maps.find(offset);
-            let Some((f, heap)) = found.and_then(|f| Some((f, self.heap(f.heap)?))) else {
-                return self.not_live(offset);
-            };
-            let sleeps = |p: &Pool| p.sleep_state() != Sleep::Awake;
-            if self.pool(PoolId(heap.pool())).is_some_and(sleeps) {
-                fail!(Code::NotPermitted, "the pool of the block sleeps");
-            }
-            let recorded = heap.stream() != UNORDERED && self.order.records(heap.stream());
-            let mut h = self.lock(heap);
-            self.drain(&mut h);
-            let was = f.desc.state();
-            let here = self.maps.starts_at(f.id, offset) && self.maps.granule_of(offset).heap() == heap.index;
-            if was & kind::MASK == kind::REMOTE && here {
-                // Another thread is just freeing it, and has not decided yet whether it may.
-                drop(h);
-                pause(round);
-                round = round.saturating_add(1);
-                continue;
-            }
-            if was & kind::MASK != kind::LIVE || !here {
-                drop(h);
-                return self.not_live(offset);
-            }
-            // A block without a flag could be freed by another thread meanwhile, without the lock.
-            let claimed = f.desc.claim_remote();
-            if !claimed && f.desc.state() != was {
-                continue;
-            }
-            let own = (!recorded).then_some(heap);
-            let (old, charged) = (f.desc.requested(), self.charge_as(&f, was));
-            let fits = self.make_room(&mut h, &f, was, own, bytes);
-            if let Err(e) = fits {
-                if claimed {
-                    f.desc.unclaim_remote();
-                }
-                return Err(e);
-            }
-            let full = self.count_resized(&mut h, &f, (was, old, charged), bytes);
-            drop(h);
-            if full {
-                self.settle(heap);
-            }
-            return Ok(());
+        let recorded = heap.stream() != UNORDERED && ground.order.records(heap.stream());
+        let Some(live) = LiveBlock::lock(ground, f, heap, offset)? else {
+            pause(round);
+            round = round.saturating_add(1);
+            continue;
+        };
+        // A block without a flag could be freed by another thread meanwhile, without the lock.
+        let claimed = f.desc.claim_remote();
+        if !claimed && f.desc.state() != live.was {
+            continue;
         }
+        let own = (!recorded).then_some(heap);
+        let mut resizing = Resizing { ground, live };
+        let before = resizing.counted();
+        if let Err(e) = resizing.make_room(own, bytes) {
+            if claimed {
+                f.desc.unclaim_remote();
+            }
+            return Err(e);
+        }
+        let full = resizing.count(before, bytes);
+        drop(resizing);
+        if full {
+            Accounts::of(ground).settle(heap);
+        }
+        return Ok(());
+    }
+}
+
+/// A block that gets another size.
+struct Resizing<'a> {
+    ground: &'a Ground,
+    live: LiveBlock<'a>,
+}
+
+impl Resizing<'_> {
+    fn tier_bits(&self) -> u32 {
+        tier_bits_of(self.live.was)
     }
 
-    /// The charge of a block that was in this state.
-    fn charge_as(&self, f: &Found<'_>, was: u32) -> u64 {
-        self.charge_of(was >> 4 & 3, f.desc.units(), f.desc.requested())
+    /// What the account has of the block, or will have.
+    fn counted(&self) -> Counted {
+        let d = self.live.found.desc;
+        let charged = self.ground.maps.charge_of(self.tier_bits(), d.units(), d.requested());
+        Counted { charged, requested: d.requested() }
     }
 
-    /// Gives a block as many units as `bytes` need, if it has others. `own` is its heap, if that has memory for it.
-    fn make_room(
-        &self,
-        h: &mut LockedHeap<'_>,
-        f: &Found<'_>,
-        was: u32,
-        own: Option<&Heap>,
-        bytes: u64,
-    ) -> Result<()> {
-        let (d, tier) = (f.desc, was >> 4 & 3);
-        let need = if bytes > self.config.max_alloc { u64::MAX } else { self.maps.shape.charged_of(bytes) };
-        let has = u64::from(d.units()) << shift_of(tier);
-        if was & DIRECT != 0 {
+    /// Gives the block as many units as `bytes` need, if it has others. `own` is its heap, if that has memory for it.
+    fn make_room(&mut self, own: Option<&Heap>, bytes: u64) -> Result<()> {
+        let (ground, tier_bits) = (self.ground, self.tier_bits());
+        let charged = self.counted().charged;
+        let LiveBlock { h, found: f, was } = &mut self.live;
+        let d = f.desc;
+        let need =
+            if bytes > ground.config.max_alloc { u64::MAX } else { ground.maps.shape.charged_of(bytes) };
+        let has = u64::from(d.units()) << shift_of(tier_bits);
+        if *was & DIRECT != 0 {
             // The segment may end before the block's last unit does, and its size stands nowhere else.
-            let same = need == self.charge_as(f, was);
-            return if same { Ok(()) } else { no_room(has, need) };
+            return if need == charged { Ok(()) } else { no_room(has, need) };
         }
         let moves = own.is_some_and(|x| x.stream() != RETIRED)
-            && tier == Tier::Large as u32
+            && tier_bits == Tier::Large as u32
             && !h.inherited
             && !h.exports.contains_key(&f.id)
-            && self.tuned.max_split() == 0;
+            && ground.tuned.max_split() == 0;
         if need > has {
             let more = || large_units(need - has);
             // A graph may use what is free in a pool that is kept for it, whenever it is replayed.
-            if !moves || need > self.config.max_alloc || self.is_pinned(h.heap) {
+            if !moves || need > ground.config.max_alloc || ground.is_pinned(h.heap) {
                 return no_room(has, need);
             }
             // What waits unmerged may be what lies there.
@@ -115,35 +121,28 @@ impl Ground {
             return if longer { Ok(()) } else { no_room(has, need) };
         }
         let units = large_units(need);
-        if moves && was & USES == 0 && units < d.units() {
+        if moves && *was & USES == 0 && units < d.units() {
             h.shorten(f.id, units); // else it keeps its length
             h.count_stuck();
         }
         Ok(())
     }
 
-    /// Counts a block that has its new units as one of `bytes`; `before` is its state, what was asked for, and its
-    /// charge. `true`: the accounts must be settled.
-    fn count_resized(
-        &self,
-        h: &mut LockedHeap<'_>,
-        f: &Found<'_>,
-        before: (u32, u64, u64),
-        bytes: u64,
-    ) -> bool {
-        let (was, old, charged) = before;
-        let (d, class) = (f.desc, Class::of(was >> 4 & 3));
-        d.set_requested(bytes);
-        let now = self.charge_as(f, was);
-        if was & TAGGED != 0 {
-            let (tag, mut tags) = (self.maps.tag(f.id), self.tags.lock());
-            tags.count_out(tag, charged, old, false);
-            tags.count_in(tag, now, bytes);
+    /// Counts the block, which has its new units, as one of `bytes`. `true`: the accounts must be settled.
+    fn count(&mut self, before: Counted, bytes: u64) -> bool {
+        let ground = self.ground;
+        self.live.found.desc.set_requested(bytes);
+        let now = self.counted().charged;
+        let LiveBlock { h, found: f, was } = &mut self.live;
+        let class = Class::of(tier_bits_of(*was));
+        if *was & TAGGED != 0 {
+            let Counted { charged, requested } = before;
+            Blocks::of(ground).resize_tagged(h, f.id, (charged, requested), (now, bytes));
         }
-        let tuned = now != self.maps.shape.charged_of(bytes) || bytes > self.maps.shape.largest();
+        let tuned = ground.maps.shape.is_tuned(bytes, now);
         // From here on it is live again for others, too.
-        d.set_state(was | if tuned { TUNED } else { 0 });
-        h.counters.count_out(class, charged, old);
+        f.desc.set_state(*was | if tuned { TUNED } else { 0 });
+        h.counters.count_out(class, before.charged, before.requested);
         h.counters.count_in(class, now, bytes)
     }
 }

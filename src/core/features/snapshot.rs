@@ -1,35 +1,48 @@
-//! Collects every block and the whole account at one moment.
+//! Collects every block and the whole account at one moment: under the growth lock and the ledger, with all heaps locked.
 
+use super::super::account::Accounts;
+use super::super::blocks::{Blocks, WaitingBlocks};
 use super::super::desc::Id;
 use super::super::ground::Ground;
 use super::super::heap::counters::Grid;
 use super::super::layout::{Layout, Owner, Place, Placed};
 use super::super::shape::{Tier, shift_of};
 use super::super::types::{BlockState, PoolId};
-use super::walk::{Piece, reported_as};
+use super::walk::{Piece, SPARE_ENTRIES, owner, reported_as};
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::{Ordering::Relaxed, lock};
 
-impl Ground {
+/// The snapshot of a pond.
+#[derive(Clone, Copy)]
+pub(crate) struct Snapshot<'a> {
+    ground: &'a Ground,
+}
+
+impl<'a> Snapshot<'a> {
+    pub(crate) fn of(ground: &'a Ground) -> Snapshot<'a> {
+        Snapshot { ground }
+    }
+
     /// Collects the `Layout`. Nobody can allocate or free meanwhile, and the device is not called; before that, it is
     /// asked which waits are over. `locate` is as in `walk`.
-    pub(crate) fn snapshot(&self, locate: impl Fn(u64) -> Result<u64>) -> Result<Layout> {
+    pub(crate) fn take(self, locate: impl Fn(u64) -> Result<u64>) -> Result<Layout> {
+        let ground = self.ground;
+        let accounts = Accounts::of(ground);
         let none = || Error::new(Code::OutOfMemory, "no host memory for the list of blocks");
-        self.poll_all();
+        WaitingBlocks::of(ground).poll_all();
         let (mut blocks, mut full) = (Vec::<Placed>::new(), false);
         // Reserved beforehand, so that the list hardly ever grows while everybody waits.
-        blocks.try_reserve(2 * self.live_blocks() as usize + 64).map_err(|_| none())?;
-        let growth = self.growing();
-        let mut ledger = lock(&self.ledger);
-        let told = self.with_everything(&mut ledger, |ledger| {
+        let expected = 2 * accounts.live_blocks() as usize + SPARE_ENTRIES;
+        blocks.try_reserve(expected).map_err(|_| none())?;
+        let growth = ground.growing();
+        let mut ledger = ground.ledger();
+        let collected = accounts.with_everything(&mut ledger, |ledger| {
             let mut owners = Vec::<Owner>::new(); // by number
-            for h in self.all_heaps() {
+            for h in ground.all_heaps() {
                 owners.resize(h.index as usize, Owner::default());
-                owners.push(self.owner(h));
+                owners.push(owner(ground, h));
             }
-            let pieces = self.pieces_taken(&growth, locate)?;
-            self.each_block(
-                &growth,
+            let pieces = growth.pieces_taken(locate)?;
+            growth.each_block(
                 |_| true,
                 |id, heap, _| {
                     full = full
@@ -40,18 +53,22 @@ impl Ground {
                     }
                 },
             );
-            let named = self.all_pools().filter_map(|p| {
-                let id = PoolId(p.id.load(Relaxed));
-                let p = self.pool(id)?;
+            let named = ground.all_pools().filter_map(|p| {
+                let id = PoolId(p.id());
+                let p = ground.pool(id)?;
                 let account = ledger.pools.get(&id.0).copied().unwrap_or_default();
-                Some((id, self.stats_of(Some(p), &account, &Grid::default(), growth.holdings(id.0))))
+                Some((id, accounts.stats_of(Some(p), &account, &Grid::default(), growth.account.of(id.0))))
             });
             let pools = named.collect();
-            Ok((owners, pools, self.stats_of(None, &ledger.device, &ledger.gone, growth.device)))
+            Ok((
+                owners,
+                pools,
+                accounts.stats_of(None, &ledger.device, &ledger.gone, growth.account.device()),
+            ))
         });
         drop(ledger);
         drop(growth);
-        let (owners, pools, device) = told?;
+        let (owners, pools, device) = collected?;
         if full {
             return Err(none());
         }
@@ -59,8 +76,8 @@ impl Ground {
     }
 
     /// The entry of a block, if it is reported; see `record`.
-    fn placed(&self, id: Id, heap: u32, sleeps: bool, pieces: &[Piece]) -> Option<Placed> {
-        let d = self.maps.desc(id);
+    fn placed(self, id: Id, heap: u32, sleeps: bool, pieces: &[Piece]) -> Option<Placed> {
+        let d = self.ground.maps.desc(id);
         let state = reported_as(d.kind())?;
         let taken = state != BlockState::Free;
         if !taken && sleeps {
@@ -74,7 +91,7 @@ impl Ground {
         let own = u64::from(units) << shift_of(tier_bits);
         // The last block of a segment ends with the segment, which may be before or after the end of its last unit.
         let span = if offset + own == piece.end { piece.bytes - (offset - piece.offset) } else { own };
-        let size = if taken { self.charge_of(tier_bits, units, requested) } else { span };
+        let size = if taken { self.ground.maps.charge_of(tier_bits, units, requested) } else { span };
         let span = span.max(size);
         Some(Placed {
             address: piece.at + (offset - piece.offset),
@@ -85,12 +102,12 @@ impl Ground {
             segment: segment as u32,
             state,
             place: match tier_bits {
-                _ if !self.config.mapping => Place::Segment,
+                _ if !self.ground.config.mapping => Place::Segment,
                 t if t == Tier::Large as u32 => Place::Large,
                 t if t < Tier::Large as u32 => Place::Small,
                 _ => Place::Scattered,
             },
-            tag: if taken { self.tag_of(id) } else { 0 },
+            tag: if taken { Blocks::of(self.ground).tag_of(id) } else { 0 },
         })
     }
 }

@@ -1,13 +1,15 @@
 //! The statistics in full: the account by class, and how free memory lies.
 
+use super::super::account::Accounts;
+use super::super::blocks::{Blocks, WaitingBlocks};
 use super::super::ground::{Ground, Growing};
 use super::super::heap::Space;
 use super::super::heap::counters::{ALL, Grid, LARGE, SMALL};
 use super::super::ledger::{Account, Line};
-use super::super::types::{Counter, Flow, MemoryStats, NO_POOL, PoolId, Split};
+use super::super::state::growth::ties::Piece;
+use super::super::types::{Counter, Flow, LiveAndFreed, MemoryStats, NO_POOL, PoolId, Split};
 use super::super::units::{Extent, GRANULE};
 use crate::base::error::Result;
-use crate::base::sync::{Ordering::Relaxed, lock};
 
 /// Free memory, by who can have it.
 #[derive(Default)]
@@ -41,50 +43,81 @@ fn now(all: u64, large: u64, small: u64) -> Split {
     Split { all: flow(all), large_pool: flow(large), small_pool: flow(small) }
 }
 
-impl Ground {
-    /// The statistics of the device, or of one of its pools, where the device says that it has so many bytes left. What
-    /// says how free memory lies is read heap by heap, a little later.
-    pub(crate) fn memory_stats(&self, pool: Option<PoolId>, device_free: u64) -> Result<MemoryStats> {
-        self.poll_all();
-        let g = self.growing();
-        let mut ledger = lock(&self.ledger);
-        let named = pool.map(|p| self.live_pool(p)).transpose()?;
+/// What [`Pond::statistics`](crate::core::Pond::statistics) gives.
+#[derive(Clone, Copy)]
+pub struct StatisticsCalls<'a> {
+    ground: &'a Ground,
+    accounts: Accounts<'a>,
+}
+
+impl<'a> StatisticsCalls<'a> {
+    pub(crate) fn of(ground: &'a Ground) -> StatisticsCalls<'a> {
+        StatisticsCalls { ground, accounts: Accounts::of(ground) }
+    }
+
+    /// All live pools, by number.
+    pub fn pools(self) -> Vec<PoolId> {
+        self.ground.live_pools()
+    }
+
+    /// The number of live blocks of the device. Does not query the device.
+    pub fn live_blocks(self) -> u64 {
+        self.accounts.live_blocks()
+    }
+
+    /// How much is live, and how many blocks were ever freed. Does not query the device.
+    pub fn live_and_freed(self) -> LiveAndFreed {
+        self.accounts.live_and_freed()
+    }
+
+    /// The statistics in full, of the device or of one of its pools; `device_free` is how many bytes the device reports as
+    /// free. The calls to the device are not counted here. The lengths of free memory are read heap by heap, a little
+    /// later than the rest.
+    pub fn full(self, pool: Option<PoolId>, device_free: u64) -> Result<MemoryStats> {
+        let ground = self.ground;
+        WaitingBlocks::of(ground).poll_all();
+        let g = ground.growing();
+        let mut ledger = ground.ledger();
+        let named = pool.map(|p| ground.live_pool(p)).transpose()?;
         let number = pool.map(|p| p.0);
-        let (account, gone, [small, large], oversize) = self.take_sums(&mut ledger, None, |ledger| {
-            let (account, gone) = match pool {
-                None => (ledger.device, ledger.gone),
-                Some(p) => (ledger.pools.get(&p.0).copied().unwrap_or_default(), Grid::default()),
-            };
-            (account, gone, self.maps.reserved.counters(number), self.maps.reserved.oversize(number))
-        });
+        let by_class = &ground.maps.reserved;
+        let (account, gone, [small, large], oversize) =
+            self.accounts.take_sums(&mut ledger, None, |ledger| {
+                let (account, gone) = match pool {
+                    None => (ledger.device, ledger.gone),
+                    Some(p) => (ledger.pools.get(&p.0).copied().unwrap_or_default(), Grid::default()),
+                };
+                (account, gone, by_class.counters(number), by_class.oversize(number))
+            });
         drop(ledger);
-        let held = pool.map_or(g.device, |p| g.holdings(p.0));
+        let held = pool.map_or(g.account.device(), |p| g.account.of(p.0));
+        let refusals = self.accounts.refusals(named);
         let mut m = MemoryStats {
             reserved_bytes: split_of(held.reserved, small, large),
-            segment: match self.config.mapping {
+            segment: match ground.config.mapping {
                 true => split_of(held.segments, granules(small), granules(large)),
                 false => split_of(held.segments, Counter::default(), held.segments),
             },
             oversize_allocations: oversize.into(),
             oversize_segments: held.oversize.into(),
             sleeping_bytes: held.sleeping.into(),
-            num_alloc_retries: named.map_or(&self.retries, |p| &p.retries).load(Relaxed),
-            num_ooms: named.map_or(&self.oom_count, |p| &p.oom_count).load(Relaxed),
-            num_sync_all_streams: self.order.device_waits(),
-            max_split_size: match self.tuned.max_split() {
+            num_alloc_retries: refusals.retried(),
+            num_ooms: refusals.failed(),
+            num_sync_all_streams: ground.order.device_waits(),
+            max_split_size: match ground.tuned.max_split() {
                 0 => u64::MAX,
                 bytes => bytes,
             },
-            limit_bytes: named.map_or(&self.limit, |p| &p.limit).load(Relaxed),
+            limit_bytes: self.accounts.limit(named),
             ..MemoryStats::default()
         };
-        tell_lines(&mut m, &account, &gone);
-        self.tell_space(&mut m, &g, pool, device_free);
+        set_lines(&mut m, &account, &gone);
+        self.set_space(&mut m, &g, pool, device_free);
         Ok(m)
     }
 
-    /// How the free memory lies, and how much a request could have.
-    fn tell_space(&self, m: &mut MemoryStats, g: &Growing<'_>, pool: Option<PoolId>, device_free: u64) {
+    /// Reports how the free memory lies, and how much a request could have.
+    fn set_space(self, m: &mut MemoryStats, g: &Growing<'_>, pool: Option<PoolId>, device_free: u64) {
         let s = self.spaces(g, pool);
         let own = s.own;
         m.inactive_split = now(own.small_pieces + own.large_pieces, own.large_pieces, own.small_pieces);
@@ -92,10 +125,10 @@ impl Ground {
         m.free_bytes = own.free();
         m.releasable_bytes = own.whole;
         let number = pool.map_or(NO_POOL, |p| p.0);
-        // What the pool may still have, of whomever, and what the device may still give.
-        let most = self.own_room(g, number);
-        let room = self.allowed(g, number).0;
-        let (cached, all) = if self.config.mapping {
+        // What the pool may still have, from anyone, and what the device may still give.
+        let most = g.pool_room(number);
+        let room = g.allowed(number).bytes;
+        let (cached, all) = if self.ground.config.mapping {
             let whole = |more: u64| (s.usable.granules + more) * GRANULE;
             let (most, room) = (most / GRANULE, room.min(device_free) / GRANULE);
             let others = s.others.granules;
@@ -108,41 +141,43 @@ impl Ground {
             let cached = s.usable.longest.max(run);
             // Idle segments go back for one that is large enough.
             let idle = s.usable.whole + s.others.whole;
-            (cached, cached.max(room.min(device_free).saturating_add(idle).min(self.config.max_alloc)))
+            let room = room.min(device_free).saturating_add(idle).min(self.ground.config.max_alloc);
+            (cached, cached.max(room))
         };
         m.largest_cached_bytes = self.largest_request(cached);
         m.largest_free_bytes = self.largest_request(all);
     }
 
     /// The largest request that is charged no more than `bytes`.
-    fn largest_request(&self, bytes: u64) -> u64 {
-        let chunk = self.config.min_chunk;
-        (bytes / chunk * chunk).saturating_sub(self.config.padding)
+    fn largest_request(self, bytes: u64) -> u64 {
+        let config = &self.ground.config;
+        (bytes / config.min_chunk * config.min_chunk).saturating_sub(config.padding)
     }
 
-    /// Goes through the heaps one by one. Growth is locked.
-    fn spaces(&self, g: &Growing<'_>, pool: Option<PoolId>) -> Spaces {
+    /// Visits the heaps one by one.
+    fn spaces(self, g: &Growing<'_>, pool: Option<PoolId>) -> Spaces {
+        let ground = self.ground;
         let mut all = Spaces::default();
         // Whole granules of a free piece, but those of ties that are partly used.
         let whole_in = |piece: Extent| {
-            let cut = piece.whole().map_or(Vec::new(), |run| g.cut_at_ties(run));
-            let whole = cut.iter().filter(|(part, tie)| tie.is_none_or(|tie| tie == *part));
-            whole.map(|(part, _)| u64::from(part.count)).sum::<u64>()
+            let cut = piece.whole().map_or(Vec::new(), |run| g.ties.cut(run));
+            let whole = cut.into_iter().filter(Piece::is_whole);
+            whole.map(|piece| u64::from(piece.run.count)).sum::<u64>()
         };
-        for heap in self.all_heaps() {
+        for heap in ground.all_heaps() {
             let of = heap.pool();
-            if of == NO_POOL || self.sleeps(PoolId(of)) {
+            if of == NO_POOL || ground.sleeps(PoolId(of)) {
                 continue;
             }
-            let pinned = self.is_pinned(heap);
+            let pinned = ground.is_pinned(heap);
             let goes = |piece: Extent| match () {
                 () if pinned => 0,
-                () if self.config.mapping => whole_in(piece) * GRANULE,
-                () if g.segment_of(piece.touched().first).is_some_and(|s| s.part == piece) => piece.bytes(),
+                () if ground.config.mapping => whole_in(piece) * GRANULE,
+                () if g.segments.of(piece.touched().first).is_some_and(|s| s.part == piece) => piece.bytes(),
                 () => 0,
             };
-            let mut h = self.look(heap);
-            self.drain(&mut h);
+            let mut h = ground.look(heap);
+            Blocks::of(ground).drain(&mut h);
             let mut space = h.space(goes, whole_in);
             if pinned {
                 // An empty chunk that is kept cannot go either.
@@ -163,8 +198,8 @@ impl Ground {
     }
 }
 
-/// What the heaps have counted.
-fn tell_lines(m: &mut MemoryStats, account: &Account, gone: &Grid<u128>) {
+/// Reports what the heaps have counted.
+fn set_lines(m: &mut MemoryStats, account: &Account, gone: &Grid<u128>) {
     let [all, large, small] = [ALL, LARGE, SMALL].map(|k| account.peaks.line(&account.sums, gone, k));
     let split = |of: fn(&Line) -> Counter| Split {
         all: of(&all).into(),

@@ -1,4 +1,5 @@
-//! Uses of live blocks on streams other than their own, and the end of streams.
+//! Uses of live blocks on streams other than their own, and the end of streams. No lock is held while a fence is made or
+//! dropped.
 
 use super::super::desc::{DIRECT, USES};
 use super::super::ground::Ground;
@@ -6,7 +7,6 @@ use super::super::heap::Use;
 use super::super::order::Ending;
 use super::super::types::{RETIRED, UNORDERED};
 use crate::base::error::{Code, Result};
-use crate::base::sync::lock;
 use crate::fail;
 use std::sync::Arc;
 
@@ -14,30 +14,41 @@ fn freed_meanwhile<T>() -> Result<T> {
     fail!(Code::UnknownPointer, "the block was freed meanwhile")
 }
 
-impl Ground {
+/// The use of blocks by streams; see the head of this file.
+#[derive(Clone, Copy)]
+pub(crate) struct Uses<'a> {
+    ground: &'a Ground,
+}
+
+impl<'a> Uses<'a> {
+    pub(crate) fn of(ground: &'a Ground) -> Uses<'a> {
+        Uses { ground }
+    }
+
     /// Records that work on `stream` also uses the live block at `offset`: its free will wait for what is queued there
     /// by then. A block without a stream waits for all streams of its device anyway.
-    pub(crate) fn record_stream(&self, offset: u64, stream: u64) -> Result<()> {
-        let stream = self.order.user(stream)?;
-        let (f, heap) = self.live_block(offset)?;
+    pub(crate) fn record(self, offset: u64, stream: u64) -> Result<()> {
+        let ground = self.ground;
+        let stream = ground.order.user(stream)?;
+        let (f, heap) = ground.live_block(offset)?;
         let own = heap.stream();
         if !stream.elsewhere && (stream.id == own || own == UNORDERED) {
-            let _h = self.lock(heap);
-            return if self.still_live(f.id, offset) { Ok(()) } else { freed_meanwhile() };
+            let h = ground.lock(heap);
+            return if h.still_live(f.id, offset) { Ok(()) } else { freed_meanwhile() };
         }
-        let mut h = self.lock(heap);
-        if !self.still_live(f.id, offset) || !f.desc.flag_uses() {
+        let mut h = ground.lock(heap);
+        if !h.still_live(f.id, offset) || !f.desc.flag_uses() {
             return freed_meanwhile();
         }
-        let said = self.order.now();
+        let reported = ground.order.now();
         let uses = h.uses.entry(f.id).or_default();
         let replaced = match uses.iter_mut().find(|u| u.stream.serial == stream.serial) {
             Some(u) => {
-                u.said = said;
+                u.said = reported;
                 u.ended.take() // it continues: the fence made at the free is later than this one
             }
             None => {
-                uses.push(Use { stream, ended: None, said });
+                uses.push(Use { stream, ended: None, said: reported });
                 None
             }
         };
@@ -47,30 +58,31 @@ impl Ground {
     }
 
     /// Ends the use of the live block at `offset` by `stream`: after the free, its reuse waits for what is queued there
-    /// *now* or, given an event, for that. Later work there needs a new `record_stream`.
-    pub(crate) fn end_use(&self, offset: u64, stream: u64, event: Option<u64>) -> Result<()> {
-        let since = self.order.now();
-        let used = self.order.user(stream)?;
-        let (f, heap) = self.live_block(offset)?;
+    /// *now* or, given an event, for that. Later work there needs a new `record`.
+    pub(crate) fn end(self, offset: u64, stream: u64, event: Option<u64>) -> Result<()> {
+        let ground = self.ground;
+        let since = ground.order.now();
+        let used = ground.order.user(stream)?;
+        let (f, heap) = ground.live_block(offset)?;
         let own = heap.stream();
         // The arguments must be right even if there is nothing to wait for.
-        let borrowed = event.map(|e| self.order.borrow(e)).transpose()?;
+        let borrowed = event.map(|e| ground.order.borrow(e)).transpose()?;
         if !used.elsewhere && (stream == own || used.id == own || own == UNORDERED) {
             return Ok(());
         }
         let fence = match borrowed {
             // For a stream that differs on each thread the end is now: the default stream, which stands for it, has
             // other uses.
-            Some(fence) if used.elsewhere || used.id == stream && !self.order.is_captured(stream) => fence,
-            _ => match self.order.fence(&used) {
+            Some(fence) if used.elsewhere || used.id == stream && !ground.order.is_captured(stream) => fence,
+            _ => match ground.order.fence(&used) {
                 Ok(fence) => fence,
                 // No fence can be made now: the use continues until the free.
-                Err(_) => return self.record_stream(offset, stream),
+                Err(_) => return self.record(offset, stream),
             },
         };
         let fence = fence.filter(|f| !f.ask());
-        let mut h = self.lock(heap);
-        if !self.still_live(f.id, offset) || !f.desc.flag_uses() {
+        let mut h = ground.lock(heap);
+        if !h.still_live(f.id, offset) || !f.desc.flag_uses() {
             return freed_meanwhile();
         }
         let uses = h.uses.entry(f.id).or_default();
@@ -83,7 +95,7 @@ impl Ground {
         }
         let replaced = at.map(|i| uses.swap_remove(i));
         if let Some(fence) = fence {
-            uses.push(Use { stream: used, ended: Some(fence), said: self.order.now() });
+            uses.push(Use { stream: used, ended: Some(fence), said: ground.order.now() });
         } else if uses.is_empty() {
             h.uses.remove(&f.id);
             // The free of a block without a stream must check in any case: every stream of its device may use it.
@@ -99,13 +111,14 @@ impl Ground {
 
     /// The stream has ended. Its live blocks stay valid; the free memory of its heaps goes to the next new stream, or
     /// to a heap that runs short.
-    pub(crate) fn stream_ended(&self, ending: Ending) {
+    pub(crate) fn stream_ended(self, ending: Ending) {
+        let ground = self.ground;
         let stream = ending.stream.clone();
-        for pool in self.all_pools() {
-            let mut streams = lock(&pool.streams);
+        for pool in ground.all_pools() {
+            let mut streams = pool.streams();
             let Some(&index) = streams.heaps.get(&stream.id) else { continue };
-            let Some(heap) = self.heap(index) else { continue };
-            let mut h = self.lock(heap);
+            let Some(heap) = ground.heap(index) else { continue };
+            let mut h = ground.lock(heap);
             if !h.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, &stream)) {
                 continue; // it serves another stream with that id
             }
@@ -115,6 +128,6 @@ impl Ground {
             streams.orphans.push(index);
         }
         // Last: afterwards a new stream may get the id.
-        self.order.ended(ending);
+        ground.order.ended(ending);
     }
 }

@@ -1,29 +1,27 @@
-//! Lists every block of the pond, all at the same moment.
+//! Lists every block of the pond, all at the same moment: under the growth lock, with all heaps locked in the order of
+//! their numbers.
 
+use super::super::account::Accounts;
+use super::super::blocks::Blocks;
 use super::super::desc::{Id, kind, use_of};
 use super::super::ground::{Ground, Growing};
-use super::super::heap::{Heap, LockedHeap};
+use super::super::heap::Heap;
 use super::super::layout::Owner;
 use super::super::shape::{Tier, shift_of};
-use super::super::state::growth::Segment;
+use super::super::state::growth::segments::Segment;
 use super::super::types::{BlockRecord, BlockState, BlockStates, PoolId, RETIRED, UNORDERED};
 use super::super::units::{Extent, GRANULE_SHIFT, LARGE_UNITS_SHIFT};
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::Ordering::Acquire;
 
-impl Ground {
+impl Growing<'_> {
     /// Calls `each` with the id, the heap's number and the pieces (of a scattered block) of every block whose heap is
     /// `wanted`, whatever its state. Those heaps are locked.
-    pub(super) fn each_block(
-        &self,
-        g: &Growing<'_>,
-        wanted: impl Fn(u32) -> bool,
-        mut each: impl FnMut(Id, u32, &[Extent]),
-    ) {
-        for run in g.occupied(self.real) {
+    pub(super) fn each_block(&self, wanted: impl Fn(u32) -> bool, mut each: impl FnMut(Id, u32, &[Extent])) {
+        let (ground, maps) = (self.ground, &self.ground.maps);
+        for run in self.room.occupied(ground.memory_granules()) {
             let mut unit = 0;
             for granule in run.granules() {
-                let u = self.maps.granule(granule);
+                let u = maps.granule(granule);
                 if !wanted(u.heap()) {
                     continue;
                 }
@@ -31,8 +29,8 @@ impl Ground {
                     use_of::LARGE => {
                         unit = unit.max(granule << LARGE_UNITS_SHIFT);
                         while unit < (granule + 1) << LARGE_UNITS_SHIFT {
-                            let id = self.maps.large_at(unit);
-                            let d = self.maps.desc(id);
+                            let id = maps.large_at(unit);
+                            let d = maps.desc(id);
                             if id == 0 || d.off() != unit || d.tier_bits() != Tier::Large as u32 {
                                 break; // a segment ends inside this granule
                             }
@@ -44,73 +42,88 @@ impl Ground {
                         let per_chunk = GRANULE_SHIFT - u.shift();
                         let (first, mut at) = (granule << per_chunk, 0);
                         while at < 1 << per_chunk {
-                            let id = self.maps.at(u.entry(first + at));
+                            let id = maps.at(u.entry(first + at));
                             each(id, u.heap(), &[]);
-                            at += self.maps.desc(id).units().max(1);
+                            at += maps.desc(id).units().max(1);
                         }
                     }
                     _ => {}
                 }
             }
         }
-        self.aliases.lock().in_use(|id, granule, pieces| {
-            let heap = self.maps.granule(granule).heap();
+        ground.aliases().in_use(|id, granule, pieces| {
+            let heap = maps.granule(granule).heap();
             if wanted(heap) {
                 each(id, heap, pieces);
             }
         });
     }
 
-    /// Locks all heaps in the order of their numbers.
-    pub(super) fn lock_all(&self) -> Vec<LockedHeap<'_>> {
-        let mut all: Vec<LockedHeap<'_>> = Vec::new();
-        loop {
-            let count = self.heap_count.load(Acquire);
-            all.extend((0..count).filter_map(|i| self.heap(i)).map(|x| self.look(x)));
-            // A heap that was made meanwhile may have taken memory from one that was not locked yet.
-            if self.heap_count.load(Acquire) == count {
-                return all;
-            }
-            all.clear();
+    /// The addresses of the offsets: of each segment, or of all if the device maps.
+    pub(super) fn pieces_taken(&self, locate: impl Fn(u64) -> Result<u64>) -> Result<Vec<Piece>> {
+        if self.ground.config.mapping {
+            return Ok(vec![Piece { offset: 0, end: u64::MAX, bytes: u64::MAX, at: locate(0)? }]);
         }
+        let piece = |s: &Segment| {
+            let offset = s.offset();
+            Ok(Piece { offset, end: offset + s.part.bytes(), bytes: s.bytes, at: locate(offset)? })
+        };
+        self.segments.iter().map(piece).collect()
+    }
+}
+
+/// Room for blocks that are made while a list is prepared.
+pub(super) const SPARE_ENTRIES: usize = 64;
+
+/// The walk over all blocks of a pond.
+#[derive(Clone, Copy)]
+pub(crate) struct Walk<'a> {
+    ground: &'a Ground,
+}
+
+impl<'a> Walk<'a> {
+    pub(crate) fn of(ground: &'a Ground) -> Walk<'a> {
+        Walk { ground }
     }
 
     /// The blocks of one pool, or of all, that are in one of these states, sorted by address. Nothing is allocated or
     /// freed while they are collected; the device is not called. `locate` translates an offset into an address: that
     /// may change as soon as a segment goes back to the device, so it is called while none can.
-    pub(crate) fn walk(
-        &self,
+    pub(crate) fn blocks(
+        self,
         pool: Option<PoolId>,
         states: BlockStates,
         locate: impl Fn(u64) -> Result<u64>,
     ) -> Result<Vec<BlockRecord>> {
+        let (ground, maps) = (self.ground, &self.ground.maps);
         let none = || Error::new(Code::OutOfMemory, "no host memory for the list of blocks");
         let (mut seen, mut full) = (Vec::<Seen>::new(), false);
         // Reserved beforehand, so that hardly anything is allocated while everybody waits.
-        seen.try_reserve(2 * self.live_blocks() as usize + 64).map_err(|_| none())?;
+        let expected = 2 * Accounts::of(ground).live_blocks() as usize + SPARE_ENTRIES;
+        seen.try_reserve(expected).map_err(|_| none())?;
         let mut heaps: Vec<Option<Owner>> = Vec::new(); // by number
         let pieces: Vec<Piece>;
         {
-            let g = self.growing();
-            pool.map(|p| self.live_pool(p)).transpose()?;
-            let mut locked = self.lock_all();
-            locked.iter_mut().for_each(|h| self.drain(h));
+            let g = ground.growing();
+            pool.map(|p| ground.live_pool(p)).transpose()?;
+            let mut locked = ground.lock_all();
+            locked.iter_mut().for_each(|h| Blocks::of(ground).drain(h));
             for h in &locked {
                 heaps.resize_with(h.heap.index as usize, || None);
-                heaps.push(Some(self.owner(h.heap)));
+                heaps.push(Some(owner(ground, h.heap)));
             }
-            pieces = self.pieces_taken(&g, locate)?;
+            pieces = g.pieces_taken(locate)?;
             let of_pool = |o: &Owner| pool.is_none_or(|p| o.pool == Some(p));
             let wanted = |heap: u32| heaps.get(heap as usize).and_then(Option::as_ref).is_some_and(of_pool);
-            self.each_block(&g, wanted, |id, heap, _| {
-                let d = self.maps.desc(id);
+            g.each_block(wanted, |id, heap, _| {
+                let d = maps.desc(id);
                 let Some(state) = reported_as(d.kind()).filter(|&s| states.contains(s.into())) else {
                     return;
                 };
                 full = full || seen.len() == seen.capacity() && seen.try_reserve(seen.len()).is_err();
                 if !full {
                     let (off, units, requested) = (d.off(), d.units(), d.requested());
-                    let (tier_bits, tag) = (d.tier_bits(), self.tag_of(id));
+                    let (tier_bits, tag) = (d.tier_bits(), Blocks::of(ground).tag_of(id));
                     seen.push(Seen { off, units, heap, tier_bits, requested, state, tag });
                 }
             });
@@ -127,35 +140,9 @@ impl Ground {
         Ok(records)
     }
 
-    /// The owner of a heap's memory.
-    pub(super) fn owner(&self, heap: &Heap) -> Owner {
-        let pool = Some(PoolId(heap.pool())).filter(|&p| self.pool(p).is_some());
-        Owner {
-            stream: Some(heap.stream()).filter(|&s| s != UNORDERED && s != RETIRED),
-            pool,
-            sleeps: pool.is_some_and(|p| self.sleeps(p)),
-        }
-    }
-
-    /// The addresses of the offsets: of each segment, or of all if the device maps.
-    pub(super) fn pieces_taken(
-        &self,
-        g: &Growing<'_>,
-        locate: impl Fn(u64) -> Result<u64>,
-    ) -> Result<Vec<Piece>> {
-        if self.config.mapping {
-            return Ok(vec![Piece { offset: 0, end: u64::MAX, bytes: u64::MAX, at: locate(0)? }]);
-        }
-        let piece = |s: &Segment| {
-            let offset = s.offset();
-            Ok(Piece { offset, end: offset + s.part.bytes(), bytes: s.bytes, at: locate(offset)? })
-        };
-        g.segments().map(piece).collect()
-    }
-
     /// What is reported of a block. Free memory in a sleeping pool has nothing behind it and is not reported; nor is a
     /// block that was a segment of its own, while it goes back to the device.
-    fn record(&self, s: &Seen, owner: &Owner, pieces: &[Piece]) -> Option<BlockRecord> {
+    fn record(self, s: &Seen, owner: &Owner, pieces: &[Piece]) -> Option<BlockRecord> {
         let taken = s.state != BlockState::Free;
         if !taken && owner.sleeps {
             return None;
@@ -166,16 +153,26 @@ impl Ground {
         Some(BlockRecord {
             base: piece.at + (offset - piece.offset),
             size: match taken {
-                true => self.charge_of(s.tier_bits, s.units, s.requested),
+                true => self.ground.maps.charge_of(s.tier_bits, s.units, s.requested),
                 false => u64::from(s.units) << shift_of(s.tier_bits),
             },
             requested: if taken { s.requested } else { 0 },
             stream: owner.stream,
             pool: owner.pool,
             state: s.state,
-            segment: (!self.config.mapping).then_some(piece.at),
+            segment: (!self.ground.config.mapping).then_some(piece.at),
             tag: s.tag,
         })
+    }
+}
+
+/// The owner of a heap's memory.
+pub(super) fn owner(ground: &Ground, heap: &Heap) -> Owner {
+    let pool = Some(PoolId(heap.pool())).filter(|&p| ground.pool(p).is_some());
+    Owner {
+        stream: Some(heap.stream()).filter(|&s| s != UNORDERED && s != RETIRED),
+        pool,
+        sleeps: pool.is_some_and(|p| ground.sleeps(p)),
     }
 }
 

@@ -9,14 +9,18 @@ use std::ops::DerefMut;
 const BATCH: u32 = 64;
 
 impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
+    /// Whether two ids are in stock: no cut takes more.
+    pub(super) fn has_ids_to_cut(&self) -> bool {
+        self.state.ids != 0 && self.maps().desc(self.state.ids).next() != 0
+    }
+
     /// Makes sure that two ids are in stock.
     pub(super) fn stock_ids(&mut self) -> bool {
-        let next = |h: &Self| h.maps().desc(h.state.ids).next();
-        if self.state.ids != 0 && next(self) != 0 {
+        if self.has_ids_to_cut() {
             return true;
         }
         self.fetch_ids();
-        self.state.ids != 0 && (next(self) != 0 || self.fetch_ids())
+        self.state.ids != 0 && (self.has_ids_to_cut() || self.fetch_ids())
     }
 
     /// Fetches a batch. `false`: none are left.

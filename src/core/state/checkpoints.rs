@@ -65,11 +65,22 @@ impl Block {
     }
 }
 
+/// The stream of a heap when a checkpoint was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordedStream {
+    pub serial: u64, // among all streams ever used; 0: the heap had no stream
+    pub id: u64,     // the caller's
+}
+
+impl RecordedStream {
+    pub(crate) const NONE: RecordedStream = RecordedStream { serial: 0, id: 0 };
+}
+
 /// What a checkpoint has recorded.
 pub(crate) struct Layout {
     pub pool: PoolId,
-    /// The streams of the heaps that the blocks are in: the serial number here, and the caller's id.
-    pub streams: BTreeMap<u32, (u64, u64)>,
+    /// The streams of the heaps that the blocks are in, by the number of the heap.
+    pub streams: BTreeMap<u32, RecordedStream>,
     pub blocks: Vec<Block>,
     /// If there are segments: granule -> serial number of its segment.
     pub segments: BTreeMap<u32, u64>,

@@ -1,4 +1,4 @@
-//! What the pond remembers, as plain data: it calls nothing and locks nothing. The code that acts on it is above.
+//! What the pond remembers, as plain data: nothing here takes a lock or calls anything above. `ground` has the locks.
 
 pub(crate) mod captures;
 pub(crate) mod checkpoints;

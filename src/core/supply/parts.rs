@@ -1,44 +1,40 @@
-//! Which of the free granules of a heap go to another one where some lie in ties: loose granules first; parts of ties only
-//! within a pool, and only if they serve the request in place; ties as wholes only if nothing else serves.
+//! Which free granules of a heap go to another one where some of them lie in ties: loose granules first; parts of ties only
+//! within a pool, and only if they serve the request in place; whole ties only if nothing else serves.
 
 use super::super::desc::Id;
-use super::super::ground::Growing;
+use super::super::state::growth::ties::{Piece, Ties};
 use super::super::tied::choose;
 use super::super::units::GranuleRun;
 use std::cmp::Reverse;
 
 /// What is taken out of a heap.
 #[derive(Clone, Copy)]
-pub(super) struct Runs {
+pub(super) struct Wanted {
     pub most: u64, // granules
-    /// In any number of runs; otherwise only that many in one.
+    /// The granules may be in any number of runs. Otherwise exactly that many in one run are taken.
     pub apart: bool,
-    /// Also of whole segments that had better be spared.
+    /// Also of whole segments that must otherwise not be cut.
     pub cuts: bool,
-    /// So many granules that lie side by side, in ties or not: they serve in place. `None`: what is tied may not go in
-    /// parts, as the taker has another pool.
+    /// How many granules side by side, in ties or not, serve the request in place. `None`: parts of ties must not go, as
+    /// the taker has another pool.
     pub in_place: Option<u64>,
-    /// Ties as wholes, with no more granules than that in all, if nothing else serves; 0: none.
+    /// If nothing else serves, whole ties with at most so many granules in all; 0: none.
     pub ties: u64,
 }
 
 /// Which parts of a heap's free `runs` go to another heap, where there are ties, from the highest down: what is left in
 /// front keeps the id of its block.
-pub(super) fn parts_to_take(
-    g: &Growing<'_>,
-    runs: &[(GranuleRun, Id)],
-    wanted: Runs,
-) -> Vec<(GranuleRun, Id)> {
-    let Runs { most, apart, in_place, ties: room, .. } = wanted;
-    let (mut loose, mut ties, mut lots) = (Vec::new(), Vec::new(), Vec::new());
+pub(super) fn parts_to_take(ties: &Ties, runs: &[(GranuleRun, Id)], wanted: Wanted) -> Vec<(GranuleRun, Id)> {
+    let Wanted { most, apart, in_place, ties: room, .. } = wanted;
+    let (mut loose, mut whole_ties, mut rows) = (Vec::new(), Vec::new(), Vec::new());
     for &(run, id) in runs {
-        let cut = g.cut_at_ties(run).into_iter();
-        // Only the first and the last of them may be parts of ties.
-        let whole: Vec<_> = cut.filter(|(piece, tie)| tie.is_none_or(|t| t == *piece)).collect();
-        for &(piece, tie) in &whole {
-            if tie.is_none() { loose.push((piece, id)) } else { ties.push((piece, id)) }
+        // Only the first and the last of the pieces may be parts of ties.
+        let whole: Vec<Piece> = ties.cut(run).into_iter().filter(Piece::is_whole).collect();
+        for piece in &whole {
+            let list = if piece.tie.is_none() { &mut loose } else { &mut whole_ties };
+            list.push((piece.run, id));
         }
-        lots.push((whole, id));
+        rows.push((whole, id));
     }
     let count = |r: &(GranuleRun, Id)| u64::from(r.0.count);
     let size = |r: &&(GranuleRun, Id)| (r.0.count, r.0.first);
@@ -49,7 +45,7 @@ pub(super) fn parts_to_take(
     };
     if !apart {
         let one = loose.iter().filter(|r| count(r) >= most).max_by_key(size).map(|r| last(r, most));
-        let beside = || lots.iter().filter_map(|(lots, id)| Some((shortest(lots, most, room)?, *id)));
+        let beside = || rows.iter().filter_map(|(row, id)| Some((shortest(row, most, room)?, *id)));
         return one.or_else(serves).or_else(|| beside().min_by_key(|r| r.0.count)).into_iter().collect();
     }
     let all: u64 = loose.iter().map(count).sum();
@@ -58,9 +54,9 @@ pub(super) fn parts_to_take(
     {
         return vec![one];
     }
-    ties.retain(|t| count(t) <= room);
+    whole_ties.retain(|t| count(t) <= room);
     let (mut taken, mut left, mut room) = (Vec::new(), most, room);
-    for tie in if room > 0 { choose(&mut ties, |t| t.0, all, most) } else { Vec::new() } {
+    for tie in if room > 0 { choose(&mut whole_ties, |t| t.0, all, most) } else { Vec::new() } {
         if count(&tie) <= room {
             room -= count(&tie);
             left = left.saturating_sub(count(&tie));
@@ -80,13 +76,14 @@ pub(super) fn parts_to_take(
     taken
 }
 
-/// The end of adjacent lots, each loose granules or a tie, with at least `least` granules and no more than `most`.
-fn shortest(lots: &[(GranuleRun, Option<GranuleRun>)], least: u64, most: u64) -> Option<GranuleRun> {
-    let end = lots.last()?.0.end();
+/// The end of a row of adjacent pieces, each loose granules or a tie, with at least `least` granules and no more than
+/// `most`.
+fn shortest(row: &[Piece], least: u64, most: u64) -> Option<GranuleRun> {
+    let end = row.last()?.run.end();
     let mut n = 0;
-    for &(lot, tie) in lots.iter().rev() {
-        let all = u64::from(lot.count);
-        n += if tie.is_some() { all } else { all.min(least - n) };
+    for piece in row.iter().rev() {
+        let all = u64::from(piece.run.count);
+        n += if piece.tie.is_some() { all } else { all.min(least - n) };
         if n >= least {
             break;
         }

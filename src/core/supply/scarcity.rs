@@ -1,9 +1,9 @@
 //! Whether memory is scarce, and what a request does then to spare it.
 
+use super::super::blocks::Blocks;
 use super::super::ground::Ground;
 use super::super::heap::{Heap, LockedHeap, Runs, WORTH_MAPPING};
 use super::super::units::LARGE_SHIFT;
-use crate::base::sync::Ordering::Relaxed;
 
 /// Memory is scarce when less than 1 / this of what is reserved may still be taken.
 const SCARCE_PART: u64 = 3;
@@ -11,7 +11,7 @@ const SCARCE_PART: u64 = 3;
 /// costs some programs 1 % of the device; half as much gains as often as it loses, and maps more.
 const RAGGED_PART: u64 = 100;
 
-/// What a request does for the sake of memory that is scarce.
+/// How a request spares memory that is scarce.
 #[derive(Clone, Copy)]
 pub(super) struct Scarcity {
     /// Uses up parts of granules rather than break a whole one: memory is scarce and the heap ragged.
@@ -23,32 +23,30 @@ pub(super) struct Scarcity {
 impl Scarcity {
     /// For a request of less than a granule, to which it makes no difference.
     pub(super) const NONE: Scarcity = Scarcity { spares: false, runs: Runs::SmallestFirst };
-}
 
-impl Ground {
-    /// Updates whether memory is scarce and the heap ragged.
-    pub(super) fn note_scarcity(&self, heap: &'static Heap) -> Scarcity {
+    /// Updates whether memory is scarce and the heap of a request ragged.
+    pub(super) fn note(ground: &Ground, heap: &'static Heap) -> Scarcity {
         let (room, reserved) = {
-            let g = self.growing();
-            (self.allowed(&g, heap.pool()).0, g.device.reserved.current)
+            let g = ground.growing();
+            (g.allowed(heap.pool()).bytes, g.account.reserved())
         };
-        let scarce = self.config.mapping && room < reserved / SCARCE_PART;
+        let scarce = ground.config.mapping && room < reserved / SCARCE_PART;
         // Heaps take whole granules from each other: if there are several, blocks are scattered over parts of granules
         // more sparingly.
-        let part = if self.heap_count.load(Relaxed) > 1 { RAGGED_PART / 2 } else { RAGGED_PART };
+        let part = if ground.heap_count() > 1 { RAGGED_PART / 2 } else { RAGGED_PART };
         let most = if scarce { (reserved >> LARGE_SHIFT) / part } else { u64::MAX };
-        self.most_ragged.store(most, Relaxed);
-        let mut h = self.lock(heap);
+        ground.hints.set_most_ragged(most);
+        let mut h = ground.lock(heap);
         h.note_ragged(most);
         let runs = if room < reserved { Runs::SmallestFirst } else { Runs::Few };
         Scarcity { spares: h.ragged, runs }
     }
+}
 
-    /// The maximum that scattering a block may cost to be better than the best fit. `None`: there is no fit, or it is
-    /// as good.
-    pub(super) fn sparing_limit(&self, h: &mut LockedHeap<'_>, units: u32) -> Option<u32> {
-        self.drain(h);
-        h.flush_large();
-        h.fit_cost(units)?.checked_sub(WORTH_MAPPING).filter(|&c| c > 0)
-    }
+/// The maximum that scattering a block may cost to be better than the best fit. `None`: there is no fit, or it is as
+/// good.
+pub(super) fn sparing_limit(ground: &Ground, h: &mut LockedHeap<'_>, units: u32) -> Option<u32> {
+    Blocks::of(ground).drain(h);
+    h.flush_large();
+    h.fit_cost(units)?.checked_sub(WORTH_MAPPING).filter(|&c| c > 0)
 }

@@ -1,31 +1,27 @@
-//! Free granules of other heaps: who may take them, and what the taker must wait for.
+//! Free granules of other heaps: which heaps may give some, and what the taker must wait for.
+//!
+//! Granules are taken under the growth lock and are in transit while the taker is made to wait, with no lock held.
 
+use super::super::blocks::{Blocks, gained};
 use super::super::ground::{Ground, Growing};
 use super::super::heap::{Heap, STOCK, Scratch, Source};
 use super::super::order::{Stream, not_now};
-use super::super::state::growth::Parts;
+use super::super::state::growth::transits::Parts;
 use super::super::types::{COMMONS, NO_POOL, UNORDERED};
 use super::super::units::{GRANULE_SHIFT, GranuleRun};
-use super::parts::{Runs, parts_to_take};
-use super::{Search, gained};
+use super::parts::{Wanted, parts_to_take};
+use super::search::Search;
+use super::step::Terms;
 use std::sync::Arc;
-
-/// Under which condition memory may be taken from a heap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Terms {
-    /// The giver's stream has nothing queued.
-    Idle,
-    /// The taker waits for the giver's stream, on the device (a taker without a stream: on the host).
-    Wait,
-}
 
 /// How many heaps with busy streams are tried for one request while the device may have more memory.
 const MOST_BUSY: u32 = 8;
 
-/// Whose work may still use what was taken out of a heap.
-struct From {
-    id: u64,
-    stream: Option<Arc<Stream>>,
+/// The stream whose work may still use memory that was taken out of its heap.
+pub(crate) struct Giver {
+    /// The stream that the heap serves, or why it serves none.
+    pub id: u64,
+    pub stream: Option<Arc<Stream>>,
 }
 
 impl Search<'_> {
@@ -51,10 +47,10 @@ impl Search<'_> {
                 if (pool == mine) != same_pool || pool == NO_POOL || ground.is_pinned(giver) {
                     continue;
                 }
-                if !same_pool && missing > ground.own_room(&g, mine) >> GRANULE_SHIFT {
+                if !same_pool && missing > g.pool_room(mine) >> GRANULE_SHIFT {
                     return left < missing;
                 }
-                let runs = Runs {
+                let wanted = Wanted {
                     most: left,
                     cuts: self.whole,
                     apart: scattering || missing == 1,
@@ -62,38 +58,39 @@ impl Search<'_> {
                     ties: match (self.ties, same_pool) {
                         (false, _) => 0,
                         (true, true) => u64::MAX,
-                        (true, false) => ground.own_room(&g, mine) >> GRANULE_SHIFT,
+                        (true, false) => g.pool_room(mine) >> GRANULE_SHIFT,
                     },
                 };
-                let Some(from) = ground.take_runs(&g, giver, runs, &mut self.scratch) else {
-                    g.forget_stock(pool, giver.index);
+                let Some(from) = g.take_from(giver, wanted, &mut self.scratch) else {
+                    g.stock.forget(pool, giver.index);
                     continue;
                 };
                 if self.scratch.taken.is_empty() {
                     continue; // none of its runs is long enough
                 }
-                let bytes = self.scratch.taken.iter().map(|b| g.bytes_of(b.part)).sum::<u64>();
+                let bytes = self.scratch.taken.iter().map(|b| g.segments.bytes_of(b.part)).sum::<u64>();
                 let claim = if same_pool { 0 } else { bytes };
-                g.claim_own(mine, claim); // others must not find the same room below the pool's limit meanwhile
+                // Others must not find the same room below the pool's limit meanwhile.
+                g.account.claim_own(mine, claim);
                 (from, claim, g.begin_transit(Parts::Of(pool, mine)))
             };
-            let agreed = ground.agree(from.id, from.stream, taker, terms);
+            let agreed = wait_for_giver(ground, from, taker, terms);
             let to = if agreed { taker } else { giver };
             let mut g = ground.growing();
-            g.unclaim_own(mine, claim);
+            g.account.unclaim_own(mine, claim);
             let taken = &self.scratch.taken;
             let granules: u64 = taken.iter().map(|b| u64::from(b.part.touched().count)).sum();
             let pieces = if ground.config.mapping { granules } else { 0 };
             for &block in taken {
-                let bytes = g.bytes_of(block.part);
+                let bytes = g.segments.bytes_of(block.part);
                 if agreed {
-                    g.change_pool(giver.pool(), mine, bytes, 0);
+                    g.account.move_between(giver.pool(), mine, bytes, 0);
                     gained(bytes);
                 }
                 ground.lock(to).give(block);
             }
             if agreed {
-                g.change_pool(giver.pool(), mine, 0, pieces);
+                g.account.move_between(giver.pool(), mine, 0, pieces);
                 left = left.saturating_sub(granules); // ties go as wholes
             } else {
                 busy += 1;
@@ -109,12 +106,15 @@ impl Search<'_> {
         let Scratch { changed, givers, .. } = &mut self.scratch;
         changed.clear();
         let mut g = ground.growing();
-        ground.changed.take(STOCK, |i| ground.heap(i).map(Heap::listed), changed);
+        ground.shared().changed.take(STOCK, |i| ground.heap(i).map(Heap::listed), changed);
         let serves = |heap: &&Heap| heap.pool() != NO_POOL; // it is entered again when it gets a pool
         for heap in changed.iter().filter_map(|&i| ground.heap(i)).filter(serves) {
-            g.note_stock(heap.pool(), heap.index);
+            g.stock.note(heap.pool(), heap.index);
         }
-        g.stock(taker.pool(), same_pool, givers);
+        match same_pool {
+            true => g.stock.of_pool(taker.pool(), givers),
+            false => g.stock.of_others(taker.pool(), givers),
+        }
         givers.retain(|&i| i != taker.index);
         drop(g);
         // A mark on the default stream comes after the work of others, and theirs after it: those that are asked behind
@@ -131,35 +131,29 @@ impl Search<'_> {
     }
 }
 
-impl Ground {
+impl Growing<'_> {
     /// Takes free granules out of a heap. They are in the scratch space; the result says whose they were. `None`: the
     /// heap has none.
-    fn take_runs(
-        &self,
-        g: &Growing<'_>,
-        giver: &'static Heap,
-        wanted: Runs,
-        scratch: &mut Scratch,
-    ) -> Option<From> {
-        let Runs { most, apart, .. } = wanted;
+    fn take_from(&self, giver: &'static Heap, wanted: Wanted, scratch: &mut Scratch) -> Option<Giver> {
+        let Wanted { most, apart, .. } = wanted;
         let Scratch { free_runs: runs, taken, .. } = scratch;
         taken.clear();
         runs.clear();
-        let mut h = self.look(giver);
+        let mut h = self.ground.look(giver);
         if h.granules == 0 {
             h.rest(STOCK);
             return None;
         }
-        self.drain(&mut h);
+        Blocks::of(self.ground).drain(&mut h);
         h.flush();
         let free = h.free_runs(runs);
-        if g.has_ties() {
-            *runs = parts_to_take(g, runs, wanted);
+        if !self.ties.is_empty() {
+            *runs = parts_to_take(&self.ties, runs, wanted);
         } else {
-            if self.config.source() == Source::OwnSegments {
+            if self.ground.config.source() == Source::OwnSegments {
                 // One run, the smallest that is enough: what is left of it serves only what fits there.
-                let spared =
-                    |id| !wanted.cuts && h.is_spared(id, GranuleRun::new(0, most as u32).extent().units);
+                let units = GranuleRun::new(0, most as u32).extent().units;
+                let spared = |id| !wanted.cuts && h.is_spared(id, units);
                 runs.retain(|r| u64::from(r.0.count) >= most && !spared(r.1));
                 runs.sort_unstable_by_key(|r| (r.0.count, r.0.first));
                 runs.truncate(1);
@@ -184,38 +178,32 @@ impl Ground {
         }
         // There is nothing new to see until the heap changes.
         h.rest(STOCK);
-        (free > 0).then(|| From { id: giver.stream(), stream: h.stream.clone() })
+        (free > 0).then(|| Giver { id: giver.stream(), stream: h.stream.clone() })
     }
+}
 
-    /// Whether memory that was just taken out of a heap with this stream may go to `taker`; makes the taker wait if
-    /// necessary.
-    pub(in crate::core) fn agree(
-        &self,
-        id: u64,
-        stream: Option<Arc<Stream>>,
-        taker: &'static Heap,
-        terms: Terms,
-    ) -> bool {
-        if id == UNORDERED {
-            return true; // free memory there has waited for everyone already
-        }
-        let Some(stream) = stream else { return false };
-        let to = taker.stream();
-        if self.look(taker).stream.as_ref().is_some_and(|own| Arc::ptr_eq(own, &stream)) {
-            return true; // the same stream in another pool: its work is ordered by itself
-        }
-        match self.order.fence(&stream) {
-            Ok(None) => true,
-            _ if terms == Terms::Idle => false,
-            Ok(Some(fence)) if to == UNORDERED => self.order.sync(&fence).is_ok(),
-            Ok(Some(fence)) => match self.order.hold_back(to, &fence) {
-                Ok(true) => true,
-                Err(e) if not_now(&e) => false,
-                _ => self.order.sync(&fence).is_ok(),
-            },
-            // Only a wait for the whole device tells how far the stream's work is.
-            Err(_) => self.order.sync_device().is_ok(),
-        }
+/// Makes the taker wait for the giver's stream, if the terms allow that and it is necessary. Returns whether memory that
+/// was just taken out of the giver's heap may go to the taker's.
+pub(crate) fn wait_for_giver(ground: &Ground, giver: Giver, taker: &'static Heap, terms: Terms) -> bool {
+    if giver.id == UNORDERED {
+        return true; // free memory there has waited for everyone already
+    }
+    let Some(stream) = giver.stream else { return false };
+    let to = taker.stream();
+    if ground.look(taker).stream.as_ref().is_some_and(|own| Arc::ptr_eq(own, &stream)) {
+        return true; // the same stream in another pool: its work is ordered by itself
+    }
+    match ground.order.fence(&stream) {
+        Ok(None) => true,
+        _ if terms == Terms::Idle => false,
+        Ok(Some(fence)) if to == UNORDERED => ground.order.sync(&fence).is_ok(),
+        Ok(Some(fence)) => match ground.order.hold_back(to, &fence) {
+            Ok(true) => true,
+            Err(e) if not_now(&e) => false,
+            _ => ground.order.sync(&fence).is_ok(),
+        },
+        // How far the stream's work is can only be known after a wait for the whole device.
+        Err(_) => ground.order.sync_device().is_ok(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Captures: what a graph will find at its replay, and what must not be asked of the device meanwhile. The
 //! simulated device fails a test that asks it.
 
+use super::super::blocks::WaitingBlocks;
 use super::super::state::captures::CaptureId;
 use super::*;
 
@@ -243,11 +244,11 @@ fn what_needs_a_wait_stays_pending_until_the_capture_ends() {
     b.free(u.max(i), None);
     b.free(u.min(i), None);
     let active = |b: &Bench| b.pond.stats(None).unwrap().active.current;
-    while b.pond.ground().wait_for_one(None) {}
+    while WaitingBlocks::of(b.pond.ground()).wait_for_one(None) {}
     assert_eq!(active(&b), 2 << 20, "a captured stream cannot be asked how far it is");
     end(&b, id, 1);
     assert_eq!(active(&b), 2 << 20, "its work is still queued");
-    while b.pond.ground().wait_for_one(None) {}
+    while WaitingBlocks::of(b.pond.ground()).wait_for_one(None) {}
     assert_eq!(active(&b), 0);
     b.pond.captures().release(id).unwrap();
     b.finish();

@@ -2,7 +2,6 @@
 
 use super::super::state::checkpoints::CheckpointId;
 use super::*;
-use crate::base::sync::lock;
 
 /// A checkpoint, and what the test knows of that moment.
 pub(super) struct Saved {
@@ -17,7 +16,7 @@ fn key(b: &Block) -> (u64, u64) {
 
 /// The heap of the block that was live at `offset` at the checkpoint.
 fn heap_then(pond: &Pond, checkpoint: CheckpointId, offset: u64) -> Option<u32> {
-    let all = lock(&pond.ground().checkpoints);
+    let all = pond.ground().checkpoints();
     all.all.get(&checkpoint)?.blocks.iter().find(|b| b.offset == offset).map(|b| b.heap)
 }
 

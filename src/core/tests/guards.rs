@@ -192,7 +192,7 @@ fn sums_stay_when_a_pool_ends() {
 #[test]
 fn no_id_of_a_pool_comes_twice() {
     let pond = Bench::new(config(true, 64 << 20)).pond;
-    let spare = || crate::base::sync::lock(&pond.ground().ledger).spare_pools.len();
+    let spare = || pond.ground().ledger().spare_pools.len();
     pond.pool_forgotten(PoolId(u32::MAX - 2 * POOL_SLOTS + 6));
     assert_eq!(spare(), 1);
     pond.pool_forgotten(PoolId(u32::MAX - POOL_SLOTS + 6));
@@ -370,7 +370,7 @@ fn a_free_while_a_heap_comes_to_rest_is_seen() {
     };
     let listed = || {
         let mut all = Vec::new();
-        ground.changed.take(STOCK, |i| ground.heap(i).map(Heap::listed), &mut all);
+        ground.shared().changed.take(STOCK, |i| ground.heap(i).map(Heap::listed), &mut all);
         all.contains(&heap.index)
     };
     free(one); // from here on without the lock
@@ -442,7 +442,7 @@ fn an_exported_block_waits_for_others_when_its_last_use_has_ended() {
     queued(&world, 7);
     let others = pond.order().user(7).unwrap();
     let fence = pond.order().fence(&others).unwrap().unwrap();
-    pond.ground().export(block, fence).unwrap();
+    pond.exports().add_fence(block, fence).unwrap();
     pond.record_stream(block, 2).unwrap();
     pond.end_use(block, 2, None).unwrap();
     pond.free(block, None, None).unwrap();

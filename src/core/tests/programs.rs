@@ -33,7 +33,7 @@ fn nothing_goes_back_that_was_freed_during_the_wait() {
         let world = Arc::new(Mutex::new(World { capacity: 256 << 20, ..World::default() }));
         let config = Config { realloc: G, init_alloc: G, ..config(mapping, 256 << 20) };
         let pond = Arc::new(Pond::new(config, Arc::new(Sim(world.clone()))).unwrap());
-        world.lock().unwrap().real = pond.ground().real;
+        world.lock().unwrap().real = pond.ground().memory_granules();
         let get = |stream, bytes| pond.alloc(PoolId::DEFAULT, stream, bytes).unwrap();
         let before = get(1, G);
         let parts: Vec<u64> = (0..6).map(|_| get(2, G)).collect();
@@ -131,7 +131,7 @@ fn limits_hold_and_pools_come_and_go() {
         b.pond.pool_forgotten(q);
     }
     // Slots rest for a while, and are used again then.
-    assert!(b.pond.ground().pool_count.load(crate::base::sync::Ordering::Relaxed) < 80);
+    assert!(b.pond.ground().all_pools().count() < 80);
     b.pond.set_limit(6 << 20);
     b.alloc(PoolId::DEFAULT, Some(0), 5 << 20).unwrap();
     assert_eq!(b.alloc(PoolId::DEFAULT, Some(0), 3 << 20).unwrap_err().code(), Code::OutOfMemory);
@@ -146,7 +146,7 @@ fn streams_by_the_thousand_leave_nothing_behind() {
         b.free(i, None);
         stream_ends(&b.pond, s);
     }
-    assert!(b.pond.ground().heap_count.load(crate::base::sync::Ordering::Relaxed) <= 2);
+    assert!(b.pond.ground().heap_count() <= 2);
     assert!(b.pond.stats(None).unwrap().reserved.peak <= 4 << 20);
     b.finish();
 }

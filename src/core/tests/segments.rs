@@ -199,7 +199,7 @@ fn nothing_goes_back_for_a_segment_that_is_still_too_large_by_its_rounding() {
 fn a_request_for_which_nothing_can_go_back_holds_nothing() {
     let mut b = bench(64 * MIB);
     b.alloc(PoolId::DEFAULT, Some(0), 40 * MIB).unwrap();
-    let ended = |b: &Bench| b.pond.ground().growing().transits_ended;
+    let ended = |b: &Bench| b.pond.ground().growing().transits.ended();
     let before = ended(&b);
     b.alloc(PoolId::DEFAULT, Some(0), 32 * MIB).unwrap_err();
     assert_eq!(ended(&b), before, "another thread's request would have waited for that");

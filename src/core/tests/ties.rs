@@ -9,7 +9,7 @@ impl Bench {
         let g = ground.growing();
         let w = self.world.lock().unwrap();
         for (&first, &n) in &w.ties {
-            let tie = g.tie_of(first).expect("a tie that the pond knows");
+            let tie = g.ties.of(first).expect("a tie that the pond knows");
             assert_eq!((tie.first, tie.count), (first, n));
             let pool_of = |granule| {
                 let u = ground.maps.granule(granule);
@@ -131,9 +131,9 @@ fn a_sleeping_contiguous_pool_without_blocks_ends() {
     b.free(0, None);
     b.pond.ground().backing.sync_all().unwrap();
     b.pond.pool_destroy(p).unwrap();
-    let room = b.pond.ground().growing().longest_room();
-    assert_eq!(room, b.pond.ground().real, "all numbers are free again");
-    assert!(!b.pond.ground().growing().has_ties());
+    let room = b.pond.ground().growing().room.longest();
+    assert_eq!(room, b.pond.ground().memory_granules(), "all numbers are free again");
+    assert!(b.pond.ground().growing().ties.is_empty());
     b.finish();
 }
 

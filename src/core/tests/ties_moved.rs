@@ -153,7 +153,7 @@ fn ties_go_back_only_as_far_as_that_serves() {
     }
     let q = b.pool(false);
     b.alloc(q, Some(2), 18 * G).unwrap();
-    let left = |at| b.pond.ground().growing().tie_of(at).is_some();
+    let left = |at| b.pond.ground().growing().ties.of(at).is_some();
     assert!(left(0) || left(16), "16 granules of the device and one tie are enough");
     b.finish();
 }
@@ -318,10 +318,10 @@ fn the_marks_of_ties_go_with_the_device() {
     let mut b = with_ties(64, 8, 1);
     b.alloc(PoolId::DEFAULT, Some(0), 8 * G).unwrap();
     let ground = b.pond.ground();
-    assert!(ground.tied.is_tied(0));
+    assert!(ground.shared().tied.is_tied(0));
     b.pond.close().unwrap();
     b.pond.discard();
-    assert!(!b.pond.ground().tied.is_tied(0));
+    assert!(!b.pond.ground().shared().tied.is_tied(0));
 }
 
 /// What a program does that fills a device with ties and frees in between.

@@ -3,7 +3,8 @@
 
 use super::*;
 
-use crate::core::state::pools::PoolRef;
+use crate::core::ground::PoolRef;
+use crate::core::supply::Serving;
 
 const MIB: u64 = 1 << 20;
 const POOL: PoolId = PoolId::DEFAULT;
@@ -255,7 +256,7 @@ fn a_rounded_request_is_charged_the_same_whatever_becomes_of_the_tuning() {
         let request = ground.request(heap, served, 260 << 10).unwrap();
         b.pond.tune(Tuning { max_split: 64 * MIB, ..Tuning::default() }); // takes the heap from nobody
         assert!(ground.enter(heap).is_some());
-        let at = ground.search(&request).unwrap();
+        let at = Serving::of(ground, &request).search().unwrap();
         let allocated = |b: &Bench| b.pond.stats(None).unwrap().allocated.current >> 10;
         assert_eq!(allocated(&b), 640);
         b.pond.free(at, None, None).unwrap();

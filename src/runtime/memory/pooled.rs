@@ -103,10 +103,10 @@ pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config>
 /// Reserves the addresses of a pond: as many as it wants, otherwise fewer.
 fn reserve(mapping: &dyn Mapping, config: &mut Config, places: &Places) -> Result<()> {
     loop {
-        let (real, alias) = Pond::span(config)?;
-        match mapping.open_window(real + alias) {
+        let span = Pond::span(config)?;
+        match mapping.open_window(span.memory + span.window) {
             Ok(window) => {
-                places.set_window(window, real + alias);
+                places.set_window(window, span.memory + span.window);
                 return Ok(());
             }
             Err(e) if config.window <= 1 => return Err(e),

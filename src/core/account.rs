@@ -1,15 +1,24 @@
-//! The pond's account: statistics and peaks, exact at any moment, and how the room below the peaks is shared out.
+//! The account of a pond: exact sums and peaks at any moment, and how the room below the peaks is shared among the heaps.
+//! `ledger.rs` has the numbers and the reason why they are exact.
+//!
+//! Whoever takes the sums holds the ledger, and locks the heaps that do not rest in the order of their numbers.
 
-use super::super::ground::Ground;
-use super::super::heap::counters::{ALL, Grid};
-use super::super::heap::{Heap, LEDGER, LockedHeap};
-use super::super::ledger::{Account, Ledger, Sums};
-use super::super::state::growth::Holdings;
-use super::super::state::pools::Pool;
-use super::super::types::{LiveAndFreed, PoolId, Stats};
-use super::super::units::LARGE_SHIFT;
+use super::blocks::{Blocks, WaitingBlocks};
+use super::ground::{Ground, Pool, Refusals};
+use super::heap::counters::{ALL, Grid};
+use super::heap::{Heap, LEDGER, LockedHeap};
+use super::ledger::{Account, Ledger, Sums};
+use super::state::growth::account::Holdings;
+use super::types::{LiveAndFreed, PoolId, Stats};
+use super::units::LARGE_SHIFT;
 use crate::base::error::Result;
-use crate::base::sync::{Ordering::Relaxed, lock};
+
+/// The account of a pond; see the head of this file.
+#[derive(Clone, Copy)]
+pub(crate) struct Accounts<'a> {
+    ground: &'a Ground,
+    blocks: Blocks<'a>,
+}
 
 /// Empties a list and changes its lifetime; the standard library reuses the allocation.
 #[expect(clippy::unnecessary_filter_map, reason = "the lifetime changes")]
@@ -17,20 +26,24 @@ fn recycled<'b>(list: Vec<LockedHeap<'_>>) -> Vec<LockedHeap<'b>> {
     list.into_iter().filter_map(|_| None).collect()
 }
 
-impl Ground {
-    /// A heap has passed its ceiling: raises the peaks if necessary, and distributes the ceilings again.
+impl<'a> Accounts<'a> {
+    pub(crate) fn of(ground: &'a Ground) -> Accounts<'a> {
+        Accounts { ground, blocks: Blocks::of(ground) }
+    }
+
+    /// Settles a heap that has passed its ceiling: raises the peaks if necessary, and distributes the ceilings again.
     #[cold]
     #[inline(never)]
-    pub(crate) fn settle(&self, heap: &Heap) {
-        let mut ledger = lock(&self.ledger);
+    pub(crate) fn settle(self, heap: &Heap) {
+        let mut ledger = self.ground.ledger();
         self.take_sums(&mut ledger, Some(heap), |_| ());
     }
 
     /// Takes the true sums, with every heap locked in which anything may have happened since the last time, raises the
     /// peaks, calls `f` with the ledger, and shares out the room below the peaks: each heap first gets what it once had
     /// and has not now, so that a program that repeats itself need not ask again; `first` is served first.
-    pub(super) fn take_sums<R>(
-        &self,
+    pub(crate) fn take_sums<R>(
+        self,
         ledger: &mut Ledger,
         first: Option<&Heap>,
         f: impl FnOnce(&mut Ledger) -> R,
@@ -43,10 +56,10 @@ impl Ground {
         result
     }
 
-    /// Takes the true sums while nothing can happen in any heap, so that what `f` sees besides is of the same moment.
-    pub(super) fn with_everything<R>(&self, ledger: &mut Ledger, f: impl FnOnce(&Ledger) -> R) -> R {
-        let everything = self.lock_all();
-        self.come_to_life(ledger);
+    /// Takes the true sums while nothing can happen in any heap, so that everything that `f` reads is of the same moment.
+    pub(crate) fn with_everything<R>(self, ledger: &mut Ledger, f: impl FnOnce(&Ledger) -> R) -> R {
+        let everything = self.ground.lock_all();
+        self.enter_active(ledger);
         // Those that rest only stay locked: nothing has happened in them since their sums were taken.
         let is_active = |h: &LockedHeap<'_>| ledger.active.binary_search(&h.heap.index).is_ok();
         let (mut active, resting): (Vec<_>, Vec<_>) = everything.into_iter().partition(is_active);
@@ -55,9 +68,9 @@ impl Ground {
         result
     }
 
-    /// `take_sums` with those heaps locked in which anything may have happened.
+    /// Takes the sums with those heaps locked in which anything may have happened.
     fn sum_up<R>(
-        &self,
+        self,
         ledger: &mut Ledger,
         first: Option<&Heap>,
         all: &mut [LockedHeap<'_>],
@@ -66,7 +79,7 @@ impl Ground {
         let is_first = |h: &LockedHeap<'_>| first.is_some_and(|f| f.index == h.heap.index);
         ledger.device.sums = Sums::default();
         for h in all.iter_mut() {
-            self.drain(h);
+            self.blocks.drain(h);
             h.counters.note_peak();
             let seen = h.counters.seen;
             if seen.rests {
@@ -97,7 +110,7 @@ impl Ground {
             }
         }
         ledger.device.raise();
-        self.stuck.note_peak(ledger.device.peaks.allocated() >> LARGE_SHIFT);
+        self.ground.shared().stuck.note_peak(ledger.device.peaks.allocated() >> LARGE_SHIFT);
         for h in all.iter() {
             if let Some(p) = ledger.pools.get_mut(&h.heap.pool()) {
                 p.raise();
@@ -129,19 +142,21 @@ impl Ground {
         result
     }
 
-    /// Enters the heaps that have come to life since somebody looked among the active ones, in order.
-    fn come_to_life(&self, ledger: &mut Ledger) {
-        self.changed.take(LEDGER, |i| self.heap(i).map(Heap::listed), &mut ledger.active);
+    /// Enters the heaps that have changed since the last time among the active ones, in order.
+    fn enter_active(self, ledger: &mut Ledger) {
+        let ground = self.ground;
+        ground.shared().changed.take(LEDGER, |i| ground.heap(i).map(Heap::listed), &mut ledger.active);
         ledger.active.sort_unstable();
     }
 
     /// Locks all heaps that do not rest, in the order of their numbers. Meanwhile the resting ones do not change.
-    fn lock_active<'a>(&'a self, ledger: &mut Ledger, all: &mut Vec<LockedHeap<'a>>) {
-        self.come_to_life(ledger);
+    fn lock_active(self, ledger: &mut Ledger, all: &mut Vec<LockedHeap<'a>>) {
+        let ground = self.ground;
+        self.enter_active(ledger);
         loop {
-            all.extend(ledger.active.iter().filter_map(|&i| self.heap(i)).map(|x| self.look(x)));
+            all.extend(ledger.active.iter().filter_map(|&i| ground.heap(i)).map(|x| ground.look(x)));
             let before = ledger.active.len();
-            self.come_to_life(ledger);
+            self.enter_active(ledger);
             if ledger.active.len() == before {
                 return;
             }
@@ -149,39 +164,24 @@ impl Ground {
         }
     }
 
-    /// A heap leaves its pool, whose sums keep what the heap has allocated. The ledger and the heap are locked.
-    pub(crate) fn leave_ledger(&self, ledger: &mut Ledger, h: &mut LockedHeap<'_>) {
-        let seen = h.counters.seen;
-        if seen.rests {
-            ledger.device.resting.sub(&seen);
-            if let Some(p) = ledger.pools.get_mut(&h.heap.pool()) {
-                p.resting.sub(&seen);
-            }
-        }
-        let totals = h.counters.take_totals();
-        for (gone, total) in ledger.gone.iter_mut().flatten().zip(totals.iter().flatten()) {
-            *gone += total;
-        }
-    }
-
     /// The exact account of the device, or of one of its pools.
-    pub(crate) fn stats(&self, pool: Option<PoolId>) -> Result<Stats> {
-        self.poll_all();
-        let growth = self.growing();
-        let mut ledger = lock(&self.ledger);
-        let named = pool.map(|p| self.live_pool(p)).transpose()?;
+    pub(crate) fn stats(self, pool: Option<PoolId>) -> Result<Stats> {
+        WaitingBlocks::of(self.ground).poll_all();
+        let growth = self.ground.growing();
+        let mut ledger = self.ground.ledger();
+        let named = pool.map(|p| self.ground.live_pool(p)).transpose()?;
         let (account, gone) = self.take_sums(&mut ledger, None, |ledger| match pool {
             None => (ledger.device, ledger.gone),
             // If nothing has happened since its sums were taken, they are still right.
             Some(p) => (ledger.pools.get(&p.0).copied().unwrap_or_default(), Grid::default()),
         });
-        let held = pool.map_or(growth.device, |p| growth.holdings(p.0));
+        let held = pool.map_or(growth.account.device(), |p| growth.account.of(p.0));
         Ok(self.stats_of(named, &account, &gone, held))
     }
 
-    /// The account of a pool, or of the device, from its books.
-    pub(super) fn stats_of(
-        &self,
+    /// The account of a pool, or of the device, from what the ledger and the growth account have.
+    pub(crate) fn stats_of(
+        self,
         pool: Option<&Pool>,
         account: &Account,
         gone: &Grid<u128>,
@@ -196,33 +196,45 @@ impl Ground {
             blocks: all.blocks,
             segments: held.segments,
             driver_calls: 0,
-            out_of_memory_count: pool.map_or(&self.oom_count, |p| &p.oom_count).load(Relaxed),
-            limit: pool.map_or(&self.limit, |p| &p.limit).load(Relaxed),
+            out_of_memory_count: self.refusals(pool).failed(),
+            limit: self.limit(pool),
             sleeping: held.sleeping,
         }
     }
 
+    /// The refused requests of a pool, or of the device.
+    pub(crate) fn refusals(self, pool: Option<&'a Pool>) -> &'a Refusals {
+        pool.map_or(&self.ground.refusals, |p| &p.refusals)
+    }
+
+    /// The limit of a pool, or of the device.
+    pub(crate) fn limit(self, pool: Option<&Pool>) -> u64 {
+        pool.map_or_else(|| self.ground.limit(), Pool::limit)
+    }
+
     /// The number of live blocks. Does not query the device.
-    pub(crate) fn live_blocks(&self) -> u64 {
-        let mut ledger = lock(&self.ledger);
+    pub(crate) fn live_blocks(self) -> u64 {
+        let mut ledger = self.ground.ledger();
         let now = self.take_sums(&mut ledger, None, |ledger| ledger.device.sums.now);
         now[ALL][2] as u64
     }
 
     /// How much is live, and how many blocks were ever freed. Does not query the device.
-    pub(crate) fn live_and_freed(&self) -> LiveAndFreed {
-        let mut ledger = lock(&self.ledger);
+    pub(crate) fn live_and_freed(self) -> LiveAndFreed {
+        let mut ledger = self.ground.ledger();
         let (account, gone) = self.take_sums(&mut ledger, None, |ledger| (ledger.device, ledger.gone));
         let all = account.peaks.line(&account.sums, &gone, ALL);
-        let freed_blocks = all.blocks.total.saturating_sub(all.blocks.current);
-        LiveAndFreed { live_bytes: all.allocated.current, freed_blocks }
+        LiveAndFreed {
+            live_bytes: all.allocated.current,
+            freed_blocks: all.blocks.total.saturating_sub(all.blocks.current),
+        }
     }
 
     /// Resets the peaks of the device, or of one pool, to the current values.
-    pub(crate) fn reset_peaks(&self, pool: Option<PoolId>) -> Result<()> {
-        let mut growth = self.growing();
-        let mut ledger = lock(&self.ledger);
-        pool.map(|p| self.live_pool(p)).transpose()?;
+    pub(crate) fn reset_peaks(self, pool: Option<PoolId>) -> Result<()> {
+        let mut growth = self.ground.growing();
+        let mut ledger = self.ground.ledger();
+        pool.map(|p| self.ground.live_pool(p)).transpose()?;
         self.take_sums(&mut ledger, None, |ledger| {
             let account = match pool {
                 None => Some(&mut ledger.device),
@@ -233,7 +245,7 @@ impl Ground {
                 a.raise();
             }
         });
-        growth.reset_peaks(pool.map(|p| p.0));
+        growth.account.reset_peaks(pool.map(|p| p.0));
         Ok(())
     }
 }

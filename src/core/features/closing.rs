@@ -1,0 +1,43 @@
+//! The end of a pond.
+
+use super::super::blocks::WaitingBlocks;
+use super::super::ground::Ground;
+use super::super::heap::Heap;
+use super::super::state::growth::segments::Segment;
+use super::super::state::tags::Tags;
+use super::super::supply::Trim;
+use super::capture::CaptureCalls;
+use crate::base::error::Result;
+
+/// Gives everything back to the device, including live blocks. The device is idle, and nobody uses the pond.
+pub(crate) fn close(ground: &Ground) -> Result<()> {
+    ground.all_pools().for_each(|p| ground.evict_all(p));
+    ground.all_heaps().for_each(Heap::close_fast_path);
+    CaptureCalls::of(ground).forget_all();
+    ground.order.close();
+    let _ = Trim::of(ground).all(None);
+    WaitingBlocks::of(ground).forget_all();
+    let segments: Vec<Segment> = ground.growing().segments.iter().copied().collect();
+    // Continues after a failure: the device may take the others.
+    let mut first = Ok(());
+    for s in segments {
+        ground.growing().segments.take(s.part.touched().first);
+        first = first.and(ground.backing.segment_release(s.offset(), s.bytes));
+    }
+    first
+}
+
+/// Gives the tables of the pond, nearly all of its host memory, back to the system. Called after [`close`], so much
+/// later that hardly any thread is still in a call that began before. A call that is still in progress finds no
+/// block: no heap has one, and no address leads to one. Therefore both are cleared together, with every heap
+/// locked.
+pub(crate) fn discard(ground: &Ground) {
+    let _g = ground.growing();
+    let mut locked = ground.lock_all();
+    for h in &mut locked {
+        h.become_empty(ground.config.source());
+    }
+    ground.maps.discard();
+    ground.shared().tied.discard();
+    *ground.tags().lock() = Tags::default();
+}

@@ -1,0 +1,220 @@
+//! The complete state of one pond, with its locks. The code that acts on it is on the floors above, in types of their
+//! own: each borrows the ground, or the part of it that it needs.
+//!
+//! None of its locks (`docs/architecture.md`, "Locks") is held while the backing is called or a thread waits for
+//! another: what an operation needs meanwhile it takes out of the heaps and holds as memory in transit
+//! ([`Transit`]). What a lock guards is reached only through its guard: [`Growing`] for the growth lock, `LockedHeap`
+//! for a heap.
+
+use super::aliases::Aliases;
+use super::backing::Backing;
+use super::desc::Maps;
+use super::heap::{Changed, Heap, Scratch, Shared, Stuck};
+use super::ledger::Ledger;
+use super::order::Order;
+use super::state::captures::Captures;
+use super::state::checkpoints::Checkpoints;
+use super::state::growth::Growth;
+use super::state::sleeping::SleepingPools;
+use super::state::tags::Tags;
+use super::state::tuned::Tuned;
+use super::tied::Tied;
+use super::types::POOL_SLOTS;
+use super::units::GranuleRun;
+use crate::base::error::{Code, Result};
+use crate::base::slots::Slots;
+use crate::base::sync::{
+    AtomicU32, AtomicU64, Condvar, Lock, LockGuard, Mutex, MutexGuard, Ordering::Relaxed, lock,
+};
+use crate::fail;
+use crate::locks;
+use config::Numbers;
+use counts::Hints;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+#[cfg(test)]
+mod check;
+mod config;
+mod counts;
+mod growing;
+mod heaps;
+mod pool;
+mod pools;
+
+pub use config::{AddressSpan, Config};
+pub(crate) use counts::Refusals;
+pub(crate) use growing::{Growing, Transit};
+pub use pool::Pool;
+pub(crate) use pool::PoolRef;
+
+/// The maximum number of heaps: as many as a granule's record can name.
+const MOST_HEAPS: usize = 1 << 16;
+
+/// The state of a pond; see the head of this file.
+pub(crate) struct Ground {
+    pub(super) maps: Maps,
+    pub(super) config: Config,
+    pub(super) backing: Arc<dyn Backing>,
+    pub(super) order: Order,
+    pub(super) tuned: Tuned,
+    pub(super) hints: Hints,
+    /// Requests to the device that were refused.
+    pub(super) refusals: Refusals,
+    limit: AtomicU64, // [B] of reserved; 0: none
+    /// Granules of memory; granule numbers from here on are addresses for scattered blocks.
+    memory_granules: u32,
+    heaps: Slots<Heap, MOST_HEAPS>,
+    heap_count: AtomicU32,
+    pools: Slots<Pool, { POOL_SLOTS as usize }>,
+    pool_count: AtomicU32,
+    /// How many pools have released captures whose graphs may still run; see `Pool::released`.
+    released: AtomicU32,
+    growth: Mutex<Growth, locks::Growth>,
+    transit_ended: Condvar,
+    ledger: Mutex<Ledger, locks::Ledger>,
+    captures: Mutex<Captures, locks::Captures>,
+    checkpoints: Mutex<Checkpoints, locks::Checkpoints>,
+    sleeping: Mutex<SleepingPools, locks::Sleeping>,
+    tags: Lock<Tags>,
+    /// The heaps in which freed blocks wait, by number. A hint: one that is just being entered may be missing.
+    waiting: Lock<BTreeSet<u32>, locks::Waiting>,
+    /// Lists of the last search for memory, kept for reuse.
+    scratch: Lock<Scratch>,
+    // What heaps share; see `shared`.
+    aliases: Lock<Aliases, locks::Aliases>,
+    changed: Changed,
+    tied: Arc<Tied>,
+    stuck: Stuck,
+}
+
+impl Ground {
+    /// The state of an empty pond over `backing`, from which nothing is taken yet.
+    pub(crate) fn new(config: Config, backing: Arc<dyn Backing>) -> Result<Ground> {
+        let Numbers { memory, window } = config.granule_numbers()?;
+        let maps = Maps::new(config.shape()?, memory, window, config.most_blocks)?;
+        let tied = Arc::new(if config.mapping { Tied::new(memory)? } else { Tied::default() });
+        Ok(Ground {
+            config,
+            order: Order::new(backing.clone()),
+            backing,
+            tuned: Tuned::default(),
+            hints: Hints::default(),
+            refusals: Refusals::default(),
+            limit: AtomicU64::new(0),
+            memory_granules: memory,
+            heaps: Slots::new()?,
+            heap_count: AtomicU32::new(0),
+            pools: Slots::new()?,
+            pool_count: AtomicU32::new(0),
+            released: AtomicU32::new(0),
+            growth: Mutex::new(Growth::new(memory, Some(maps.reserved.clone()), tied.clone())),
+            transit_ended: Condvar::new(),
+            ledger: Mutex::default(),
+            captures: Mutex::default(),
+            checkpoints: Mutex::default(),
+            sleeping: Mutex::default(),
+            tags: Lock::new(Tags::default()),
+            waiting: Lock::new(BTreeSet::new()),
+            scratch: Lock::new(Scratch::default()),
+            aliases: Lock::new(Aliases::new(GranuleRun::new(memory, window), config.most_pieces)),
+            changed: Changed::default(),
+            tied,
+            stuck: Stuck::default(),
+            maps,
+        })
+    }
+
+    /// What all heaps share.
+    #[inline(always)]
+    pub(crate) fn shared(&self) -> Shared<'_> {
+        Shared {
+            maps: &self.maps,
+            aliases: &self.aliases,
+            changed: &self.changed,
+            stuck: &self.stuck,
+            tied: &self.tied,
+        }
+    }
+
+    /// [B] the maximum that the device's user lets it reserve; 0: no limit.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit.load(Relaxed)
+    }
+
+    /// Sets that limit.
+    pub(crate) fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Relaxed);
+    }
+
+    /// The number of granules of memory.
+    pub(crate) fn memory_granules(&self) -> u32 {
+        self.memory_granules
+    }
+
+    /// How many pools have released captures whose graphs may still run.
+    pub(crate) fn released_pools(&self) -> &AtomicU32 {
+        &self.released
+    }
+
+    /// `NotPermitted` inside a call that the device, a plugin or a segment callback makes while memory is taken or
+    /// released: a call that changes memory there could recurse for ever.
+    pub(crate) fn check_reentry(&self) -> Result<()> {
+        if !self.backing.may_change() {
+            fail!(
+                Code::NotPermitted,
+                "a segment callback, or a call of the device, must not ask for memory of it"
+            );
+        }
+        Ok(())
+    }
+
+    // ---- locks -----------------------------------------------------------------------------------------
+
+    /// The sums and peaks.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger, locks::Ledger> {
+        lock(&self.ledger)
+    }
+
+    /// The live captures.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn captures(&self) -> MutexGuard<'_, Captures, locks::Captures> {
+        lock(&self.captures)
+    }
+
+    /// The checkpoints.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn checkpoints(&self) -> MutexGuard<'_, Checkpoints, locks::Checkpoints> {
+        lock(&self.checkpoints)
+    }
+
+    /// The sleeping memory of the pools.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn sleeping(&self) -> MutexGuard<'_, SleepingPools, locks::Sleeping> {
+        lock(&self.sleeping)
+    }
+
+    /// The addresses of scattered blocks.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn aliases(&self) -> LockGuard<'_, Aliases, locks::Aliases> {
+        self.aliases.lock()
+    }
+
+    /// The sums of the tags.
+    pub(crate) fn tags(&self) -> &Lock<Tags> {
+        &self.tags
+    }
+
+    /// The heaps in which freed blocks wait.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn waiting_heaps(&self) -> LockGuard<'_, BTreeSet<u32>, locks::Waiting> {
+        self.waiting.lock()
+    }
+
+    /// The lists of the last search for memory.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn scratch(&self) -> LockGuard<'_, Scratch> {
+        self.scratch.lock()
+    }
+}

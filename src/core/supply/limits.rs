@@ -1,0 +1,90 @@
+//! How much more memory the device and its limits allow, and the library's own words for why there is no more.
+
+use super::super::ground::{Ground, Growing};
+use super::super::types::{COMMONS, PoolId};
+use crate::base::error::{Code, Error, Result};
+
+/// The limits allow no more: the library's own reasons for not asking the device.
+pub(super) const NO_MORE: &str = "the device has no more";
+const DEVICE_LIMIT: &str = "the device's limit is reached";
+const POOL_LIMIT: &str = "the pool's limit is reached";
+/// The library's tables are full.
+pub(super) const TOO_MANY_BLOCKS: &str = "more blocks than the library can keep track of";
+pub(super) const TOO_MANY_SEGMENTS: &str = "too many segments";
+
+/// Whether an error says that the device was not asked since the limits allow no more.
+pub(super) fn is_limit(e: &Error) -> bool {
+    [NO_MORE, DEVICE_LIMIT, POOL_LIMIT].contains(&e.message())
+}
+
+/// Whether an error says that the library's tables are full.
+pub(super) fn is_table(e: &Error) -> bool {
+    [TOO_MANY_BLOCKS, TOO_MANY_SEGMENTS].contains(&e.message())
+}
+
+/// How much more a pool may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allowed {
+    pub bytes: u64,
+    /// Why not more.
+    pub why: &'static str,
+}
+
+impl Allowed {
+    /// `OutOfMemory` with the reason, unless so many bytes are allowed.
+    pub(crate) fn check(self, bytes: u64) -> Result<()> {
+        if bytes > self.bytes {
+            return Err(Error::new(Code::OutOfMemory, self.why));
+        }
+        Ok(())
+    }
+}
+
+impl Growing<'_> {
+    /// How much more the limits allow a pool to take from the device.
+    pub(crate) fn allowed(&self, pool: u32) -> Allowed {
+        let ground = self.ground;
+        let limit = ground.limit();
+        let taken = self.account.taken(pool).device;
+        let mut allowed = Allowed { bytes: ground.config.max_alloc.saturating_sub(taken), why: NO_MORE };
+        if limit > 0 {
+            let bytes = limit.saturating_sub(taken);
+            if bytes < allowed.bytes {
+                allowed = Allowed { bytes, why: DEVICE_LIMIT };
+            }
+        }
+        let bytes = self.pool_room(pool);
+        if bytes < allowed.bytes {
+            allowed = Allowed { bytes, why: POOL_LIMIT };
+        }
+        allowed
+    }
+
+    /// How many more bytes the device's size and its limit allow all pools to take together.
+    pub(crate) fn device_room(&self) -> u64 {
+        let limit = match self.ground.limit() {
+            0 => u64::MAX,
+            limit => limit,
+        };
+        self.ground.config.max_alloc.min(limit).saturating_sub(self.account.taken(COMMONS).device)
+    }
+
+    /// How many more bytes the pool's own limit allows it to have, from the device or from other pools.
+    pub(crate) fn pool_room(&self, pool: u32) -> u64 {
+        match self.ground.pool(PoolId(pool)).map_or(0, |p| p.limit()) {
+            0 => u64::MAX,
+            limit => limit.saturating_sub(self.account.taken(pool).pool),
+        }
+    }
+}
+
+/// The error of a request that no device could serve.
+#[cold]
+#[inline(never)]
+pub(crate) fn too_large<T>(ground: &Ground, bytes: u64) -> Result<T> {
+    let most = ground.config.max_alloc;
+    Err(Error::new(
+        Code::OutOfMemory,
+        format!("{bytes} bytes are more than the device could ever give ({most})"),
+    ))
+}

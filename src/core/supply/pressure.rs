@@ -1,0 +1,134 @@
+//! What a request does when memory is short: unused memory goes back to the device, so that the device can give some that
+//! suits the request; or adjacent free memory of several heaps moves to the request's heap.
+
+use super::super::blocks::WaitingBlocks;
+use super::super::ground::Growing;
+use super::super::heap::Source;
+use super::super::state::growth::joined;
+use super::super::state::growth::transits::Parts;
+use super::super::units::{Extent, GRANULE_SHIFT, LARGE_UNITS};
+use super::limits::is_limit;
+use super::search::Search;
+use super::taken::{InTransit, Of, Taken, count};
+use super::trim::Trim;
+
+impl<'a> Search<'a> {
+    /// For a block that must lie in one piece, on a device that maps: gives unused granules back, once in a search, to get
+    /// as many that lie side by side; as few as the request needs, and none if the limits would refuse it all the same.
+    /// Waits for the device.
+    pub(super) fn trim_for_one_piece(&mut self, missing: u64) -> bool {
+        if std::mem::replace(&mut self.trimmed, true) || self.ground.order.check_wait().is_err() {
+            return false;
+        }
+        // If the device refuses what the limits would then allow, others may have some of it: once more.
+        self.trim_once(missing) || self.refused_by_device() && self.trim_once(missing)
+    }
+
+    /// Whether the device refused memory that the limits allow.
+    pub(super) fn refused_by_device(&self) -> bool {
+        self.refused.as_ref().is_some_and(|e| !is_limit(e))
+    }
+
+    /// Takes free memory out of the heaps so that the device, once it has that back, can give `missing` granules: as few as
+    /// the limits demand, or as many if the device itself is short of them. `None` if that would not be enough. Of ties,
+    /// only whole ones are taken; otherwise the granules must be in a row.
+    pub(super) fn take_for_growth(&self, missing: u64, of: Of) -> Option<InTransit<'a>> {
+        let (ground, pool) = (self.ground, self.req.heap.pool());
+        let mut g = ground.growing();
+        let row = missing + u64::from(self.contiguous); // with a number that stays empty
+        let pool_room = g.pool_room(pool) >> GRANULE_SHIFT;
+        let room = g.device_room() >> GRANULE_SHIFT;
+        let (own, any) = (missing.saturating_sub(pool_room), missing.saturating_sub(room));
+        let in_a_row = of == Of::Ties || u64::from(g.room.longest()) >= row;
+        // What the device refuses although the limits allow it may be had for less than all that is missing.
+        let (least, most) = if own == 0 && any == 0 { (0, missing) } else { (any, any) };
+        let (own_most, most) = if in_a_row { (own, most) } else { (u64::MAX, u64::MAX) };
+        let mut taken = match own_most {
+            0 => Vec::new(),
+            n => g.take_free(ground.heaps_of(pool), n, of),
+        };
+        let of_own = count(&taken);
+        if of_own >= own && most > of_own {
+            taken.extend(g.take_free(ground.heaps_in(None), most - of_own, of));
+        }
+        let longest = || g.longest_room_with(taken.iter().map(Taken::granules));
+        let serves = of_own >= own && count(&taken) >= least && (in_a_row || longest() >= row);
+        if taken.is_empty() || !serves {
+            g.return_all(taken);
+            return None;
+        }
+        Some(g.in_transit(taken, Parts::Any))
+    }
+
+    fn trim_once(&mut self, missing: u64) -> bool {
+        let ground = self.ground;
+        WaitingBlocks::of(ground).poll_all();
+        let Some(mut held) = self.take_for_growth(missing, Of::Any) else { return false };
+        let given = Trim::of(ground).give_granules_back(std::mem::take(&mut held.taken));
+        held.end(&mut ground.growing());
+        given.any && self.note_refusal(|s| s.grow(missing))
+    }
+
+    /// For segments: gives idle ones back to the device, so that it can give one that is large enough: as few as are
+    /// needed, if that is known. If that does not help, adjacent free memory of several heaps moves to the request's heap.
+    pub(super) fn trim_and_grow(&mut self, missing: u64) -> bool {
+        let ground = self.ground;
+        if ground.order.sync_device().is_err() {
+            return false;
+        }
+        WaitingBlocks::of(ground).poll_all();
+        let own = ground.config.source() == Source::OwnSegments;
+        let lacks = if own { self.lacks_for_segment() } else { None };
+        let mut held = ground.growing().take_whole_segments(ground.heaps_in(None), Parts::Any);
+        let mut released = Ok(());
+        let grown = match lacks {
+            Some(lacks) => self.swap_for(missing, &lacks, &mut held.taken),
+            None => {
+                let given = Trim::of(ground).give_segments_back(&mut held.taken, u64::MAX);
+                released = given.done;
+                given.any && self.note_refusal(|s| s.grow(missing))
+            }
+        };
+        held.end(&mut ground.growing());
+        grown || released.is_ok() && self.move_run()
+    }
+
+    /// Moves the smallest run that is long enough and that several heaps own to the request's heap, if the limit of its
+    /// pool allows. Waits for the device, holding nothing but that run.
+    fn move_run(&mut self) -> bool {
+        let (ground, req) = (self.ground, self.req);
+        let units = if req.is_large() { req.size.units } else { LARGE_UNITS };
+        let mine = req.heap.pool();
+        let fits = |g: &Growing<'_>, parts: &[Taken]| {
+            let others = parts.iter().filter(|t| t.heap.pool() != mine);
+            others.map(|t| g.segments.bytes_of(t.block.part)).sum::<u64>() <= g.pool_room(mine)
+        };
+        let mut held = {
+            let mut g = ground.growing();
+            let mut taken = g.take_all_free(ground.heaps_in(None));
+            let runs = joined(taken.iter().map(|t| t.block.part));
+            let run = runs.into_iter().filter(|r| r.units >= units).min_by_key(|r| r.units);
+            let inside = |part: Extent| run.is_some_and(|r| r.off <= part.off && part.end() <= r.end());
+            let parts: Vec<Taken> = taken.extract_if(.., |t| inside(t.block.part)).collect();
+            g.return_all(taken);
+            if parts.is_empty() || !fits(&g, &parts) {
+                g.return_all(parts);
+                return false;
+            }
+            g.in_transit(parts, Parts::Any)
+        };
+        let idle = ground.order.sync_device().is_ok();
+        let mut g = ground.growing();
+        // The limit is checked again: the pool may have grown meanwhile.
+        let moves = idle && fits(&g, &held.taken);
+        if moves {
+            for t in held.taken.drain(..) {
+                let bytes = g.segments.bytes_of(t.block.part);
+                g.account.move_between(t.heap.pool(), mine, bytes, 0);
+                ground.lock(req.heap).give(t.block);
+            }
+        }
+        held.end(&mut g);
+        moves
+    }
+}

@@ -1,0 +1,353 @@
+//! The search for memory of a request of whose heap nothing fits: the steps are taken in their order until one of them
+//! brings enough. The files beside this one have the steps.
+//!
+//! No lock is held between the steps.
+
+use super::super::blocks::{Blocks, WaitingBlocks, give_up_whole};
+use super::super::desc::{ALIAS, Id};
+use super::super::ground::Ground;
+use super::super::heap::{LockedHeap, Scratch, Source, Unscattered};
+use super::super::state::growth::transits::Parts;
+use super::super::types::{PoolId, UNORDERED};
+use super::super::units::{GRANULE_SHIFT, LARGE_UNITS};
+use super::limits::TOO_MANY_BLOCKS;
+use super::ranges::Ranges;
+use super::request::Request;
+use super::scarcity::{Scarcity, sparing_limit};
+use super::segments::Segments;
+use super::serve::Serving;
+use super::step::{AFTER_WAITING, CAPTURED_STEPS, DEVICE, STEPS, Step, UNORDERED_STEPS};
+use super::trials::Trials;
+use crate::base::error::{Code, Error, Result};
+use crate::fail;
+
+/// The number of new mappings of blocks of one size after which the device is asked for memory in one piece instead, as
+/// long as little more is reserved than the program has ever used.
+const MOST_MAPPED_ANEW: u32 = 8;
+/// How much more may be reserved then: 1 / this of the allocated peak. It buys that a program on several streams, whose
+/// heaps take granules from one another in every step, comes to rest: on the traces 1/80 leaves such a program
+/// 61 driver calls in each of its passes 15 to 30, 1/100 leaves it 2800.
+const SLACK_PART: u64 = 80;
+
+/// One search.
+pub(super) struct Search<'a> {
+    pub ground: &'a Ground,
+    pub req: &'a Request,
+    pub serving: Serving<'a>,
+    /// The request's pool is contiguous: nothing is scattered.
+    pub contiguous: bool,
+    pub scratch: Scratch,
+    /// Why the device did not give anything, the last time that it was asked. An error of the device says more than that
+    /// it has no more memory, and is kept in preference to that.
+    pub refused: Option<Error>,
+    /// What the request fails for: lack of memory, or what is wrong with a device that gave none for another reason
+    /// when it was asked last.
+    pub lacks: Code,
+    /// What was tried, also in searches before this one.
+    pub trials: Trials,
+    /// The device, or a limit, has refused before.
+    retried: bool,
+    /// Unused granules have been given back, to get others that lie in one piece.
+    pub trimmed: bool,
+    /// Whole free ties may be used.
+    pub ties: bool,
+    /// Nothing else is left but to cut whole segments that should otherwise not be cut.
+    pub whole: bool,
+}
+
+impl Drop for Search<'_> {
+    fn drop(&mut self) {
+        // Another search may have left its own there, which goes with this one when nothing is locked.
+        std::mem::swap(&mut *self.ground.scratch(), &mut self.scratch);
+    }
+}
+
+impl Serving<'_> {
+    /// Finds memory for a request of whose heap nothing fits; returns the offset of its block.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn refill(self) -> Result<u64> {
+        let ground = self.ground;
+        ground.check_reentry()?;
+        let mut round = 0;
+        let mut trials = Trials::default();
+        let mut serving = self;
+        loop {
+            let since = ground.transits_so_far();
+            let mut search = Search::new(serving, trials);
+            if let Some(offset) = search.run()? {
+                search.note_whole_ties();
+                return Ok(offset);
+            }
+            let (lacks, refused) = (search.lacks, search.refused.take());
+            trials = std::mem::take(&mut search.trials);
+            serving = search.serving;
+            drop(search);
+            if !ground.should_search_again(since, &mut round) {
+                return self.out_of_memory(lacks, refused, trials);
+            }
+        }
+    }
+}
+
+impl<'a> Search<'a> {
+    fn new(serving: Serving<'a>, trials: Trials) -> Search<'a> {
+        let Serving { ground, req, .. } = serving;
+        Search {
+            ground,
+            req,
+            serving,
+            contiguous: ground.is_contiguous(req.pool),
+            scratch: std::mem::take(&mut *ground.scratch()),
+            refused: None,
+            lacks: Code::OutOfMemory,
+            trials,
+            retried: false,
+            trimmed: false,
+            ties: false,
+            whole: false,
+        }
+    }
+
+    /// Goes through the steps until there is a block; returns its offset. `None`: there is no memory.
+    fn run(&mut self) -> Result<Option<u64>> {
+        let (ground, req) = (self.ground, self.req);
+        let mut steps: Option<&[Step]> = None; // the device is asked only when it must give something
+        let mut step = 0;
+        let mut refused_for = u64::MAX; // granules that the device was asked for last
+        let mut scattering = ground.config.mapping && !self.contiguous && !req.in_one_piece(ground);
+        let mut all = self.serving.merges_small_first();
+        let (mut grown_instead, mut collected) = (false, false);
+        // Whole segments are cut when nothing else is left, and when one was just taken for the request.
+        let mut fresh = false;
+        Segments::of(ground).note_most();
+        let scarcity = match req.is_large() && req.size.units >= LARGE_UNITS {
+            true => Scarcity::note(ground, req.heap),
+            false => Scarcity::NONE,
+        };
+        // What is to be scattered although it fits somewhere, if that costs less.
+        let mut sparing = scarcity.spares && scattering;
+        loop {
+            let grows_instead = req.is_large() && scattering && !grown_instead && self.is_mapped_too_often();
+            let mut h = ground.lock(req.heap);
+            let limit = match std::mem::take(&mut sparing) {
+                true => sparing_limit(ground, &mut h, req.size.units),
+                false => None,
+            };
+            let spared = limit.is_some();
+            if let Some(to) = req.aligned {
+                let id = self.serving.fit_aligned(&mut h, to, fresh)?;
+                if id != 0 {
+                    return Ok(Some(self.serving.finish_aligned(h, id, to)));
+                }
+            } else if !spared {
+                let id = self.serving.fit_merged(&mut h, all, self.whole || fresh);
+                if id != 0 {
+                    return Ok(Some(self.serving.finish(h, id, req.size.tier as u32)));
+                }
+            }
+            if !h.stock(IDS_FOR_A_CUT) {
+                drop(h);
+                self.collect_ids(&mut collected)?;
+                continue;
+            }
+            let mut missing = req.granules();
+            if req.is_large() && scattering {
+                if let Some(id) = Ranges::of(ground).revive(&mut h, req.size.units, &mut self.scratch) {
+                    return Ok(Some(self.serving.finish(h, id, ALIAS)));
+                }
+                if !spared && grows_instead {
+                    drop(h);
+                    grown_instead = true;
+                    if self.has_slack(missing) {
+                        // Success or not: the next round finds what there is.
+                        let _ = self.grow(missing);
+                    }
+                    continue;
+                }
+                let scattered = match self.ties {
+                    true => h.scatter_ties(req.size.units, &mut self.scratch),
+                    false => h.scatter(req.size.units, limit, scarcity.runs, &mut self.scratch),
+                };
+                match scattered {
+                    Ok(first) => match self.map_scattered(h, first, !spared) {
+                        Ok(offset) => return Ok(Some(offset)),
+                        Err(e) => {
+                            // The device refused to map them together; ask for memory in one piece.
+                            self.refused = Some(e);
+                            (scattering, all) = (false, true);
+                            continue;
+                        }
+                    },
+                    Err(Unscattered::OutOfIds) => {
+                        drop(h);
+                        self.collect_ids(&mut collected)?;
+                        continue;
+                    }
+                    Err(_) if spared => continue,
+                    Err(_) if !all => {
+                        all = true;
+                        continue;
+                    }
+                    Err(Unscattered::Lacks(n)) => missing = n,
+                    Err(Unscattered::TooDear) => {}
+                }
+            }
+            drop(h);
+            let captured = || ground.order.records(req.heap.stream());
+            let unordered = req.heap.stream() == UNORDERED;
+            let steps = *steps.get_or_insert_with(|| match () {
+                () if unordered => &UNORDERED_STEPS,
+                () if captured() => &CAPTURED_STEPS,
+                () => &STEPS,
+            });
+            if step > DEVICE && missing < refused_for {
+                step = DEVICE; // others gave a part, and the device may have the rest
+            }
+            let Some(&what) = steps.get(step) else {
+                if std::mem::replace(&mut self.whole, true) || ground.config.source() != Source::OwnSegments {
+                    return Ok(None);
+                }
+                step = 0; // others have some, too
+                continue;
+            };
+            if matches!(what, Step::Device) {
+                refused_for = missing;
+            }
+            // A step that helped is tried again as long as it keeps helping.
+            let mut trials = std::mem::take(&mut self.trials);
+            let helped = match what {
+                Step::Ties => self.use_whole_ties(), // no step of its own, but other terms for the others
+                _ => trials.note(what.reported(), || self.take(what, missing, scattering)),
+            };
+            self.trials = trials;
+            fresh = helped && what.brings_new_memory();
+            if !helped {
+                step += 1;
+            } else if matches!(what, Step::Ties) {
+                step = 0;
+            } else if matches!(what, Step::Ready | Step::Waiting) {
+                step = if unordered { 0 } else { AFTER_WAITING };
+            }
+            if let Some(e) = self.refused.take_if(|e| e.code() == Code::NotInitialized) {
+                return Err(e); // the device has ended
+            }
+        }
+    }
+
+    /// Takes one step; returns whether it brought anything.
+    fn take(&mut self, what: Step, missing: u64, scattering: bool) -> bool {
+        let ground = self.ground;
+        match what {
+            Step::Steal { same_pool, terms } => self.steal(missing, scattering, same_pool, terms),
+            Step::Device => {
+                let got = self.note_refusal(|s| s.grow_tuned(missing));
+                if !got {
+                    self.count_retry();
+                }
+                got
+            }
+            Step::Collect => self.collect(missing),
+            Step::Whole => give_up_whole(ground),
+            Step::Ready => WaitingBlocks::of(ground).poll_all(),
+            Step::Swap => self.swap_segments(missing),
+            Step::Untie => self.untie(missing),
+            Step::Ties => false, // not here
+            Step::Waiting => WaitingBlocks::of(ground).wait_for_any(),
+            // Giving idle segments back may let the device serve one that is large enough.
+            Step::Trim if !ground.config.mapping => self.trim_and_grow(missing),
+            Step::Trim => {
+                (self.contiguous || self.req.in_one_piece(ground)) && self.trim_for_one_piece(missing)
+            }
+        }
+    }
+
+    /// Counts that the device, or a limit, has refused, and that the search goes on: once a search.
+    fn count_retry(&mut self) {
+        if std::mem::replace(&mut self.retried, true) {
+            return;
+        }
+        self.ground.refusals.count_retried();
+        if let Some(p) = self.ground.pool(PoolId(self.req.pool)) {
+            p.refusals.count_retried();
+        }
+    }
+
+    /// Runs a step that the device may refuse, and keeps the reason for the error.
+    pub(super) fn note_refusal(&mut self, step: impl FnOnce(&mut Self) -> Result<()>) -> bool {
+        match step(self) {
+            Ok(()) => true,
+            Err(e) => {
+                self.lacks = match e.code() {
+                    code @ (Code::Device | Code::System) => code,
+                    _ => Code::OutOfMemory,
+                };
+                let says_more = |before: &Error| before.code() != Code::OutOfMemory;
+                if e.code() != Code::OutOfMemory || !self.refused.as_ref().is_some_and(says_more) {
+                    self.refused = Some(e);
+                }
+                false
+            }
+        }
+    }
+
+    /// Makes the block ids that other heaps have in stock available to all, once in a search: there are no others left.
+    fn collect_ids(&mut self, collected: &mut bool) -> Result<()> {
+        if std::mem::replace(collected, true) {
+            fail!(Code::OutOfMemory, "{}", TOO_MANY_BLOCKS);
+        }
+        for heap in self.ground.all_heaps().filter(|x| x.index != self.req.heap.index) {
+            let mut h = self.ground.look(heap);
+            Blocks::of(self.ground).drain(&mut h);
+            h.flush();
+            h.give_ids_up();
+        }
+        Ok(())
+    }
+
+    // ---- scattered blocks --------------------------------------------------------------------------------
+
+    /// Whether granules were newly mapped together so often for blocks of this size that growing is better.
+    fn is_mapped_too_often(&self) -> bool {
+        let g = self.ground.growing();
+        g.mapped_anew.get(&self.req.size.units).is_some_and(|&n| n >= MOST_MAPPED_ANEW)
+    }
+
+    /// Whether `granules` more may be taken from the device just to spare driver calls.
+    fn has_slack(&self, granules: u64) -> bool {
+        let peak = self.ground.ledger().device.peaks.allocated();
+        let reserved = self.ground.growing().account.reserved();
+        reserved + (granules << GRANULE_SHIFT) <= peak + peak / SLACK_PART
+    }
+
+    /// Maps the pieces in the scratch space, which were just taken out of the locked heap, as the requested block;
+    /// returns its offset. On failure the heap has them again. `counts`: a new mapping counts for this size of block.
+    fn map_scattered(&mut self, h: LockedHeap<'_>, first: Id, counts: bool) -> Result<u64> {
+        let (ground, req) = (self.ground, self.req);
+        let ranges = Ranges::of(ground);
+        drop(h);
+        let known = ground.aliases().take(&self.scratch.pieces);
+        let range = match known {
+            Some(range) => Ok(range),
+            None => {
+                // In transit until they are mapped.
+                let transit = ground.growing().begin_transit(Parts::Of(req.heap.pool(), req.heap.pool()));
+                let new = ranges.map(&self.scratch.pieces, req.heap);
+                let mut g = ground.growing();
+                match &new {
+                    Ok(_) if counts => *g.mapped_anew.entry(req.size.units).or_default() += 1,
+                    Ok(_) => {}
+                    Err(_) => ground.lock(req.heap).unscatter(first),
+                }
+                transit.end(&mut g);
+                new
+            }
+        }?;
+        ranges.make_block(req.heap, range, req.size.units, first);
+        let h = ground.lock(req.heap);
+        Ok(self.serving.finish(h, range.id, ALIAS))
+    }
+}
+
+/// The number of block ids that cutting a part out of a free block takes: one for the part, one for what is behind it.
+const IDS_FOR_A_CUT: u32 = 2;

@@ -1,0 +1,104 @@
+//! The steps that a request takes which finds no memory in its heap, and their order.
+
+use super::super::report::OomStep;
+
+/// Under which condition memory may be taken from a heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Terms {
+    /// The giver's stream has nothing queued.
+    Idle,
+    /// The taker waits for the giver's stream, on the device (a taker without a stream: on the host).
+    Wait,
+}
+
+/// One step.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    /// Free granules of other heaps, of the same pool or of others.
+    Steal { same_pool: bool, terms: Terms },
+    /// Unused memory goes back to the device, if the tuning sets a threshold.
+    Collect,
+    /// More memory from the device.
+    Device,
+    /// Blocks that were kept whole are given up for merging.
+    Whole,
+    /// Idle segments go back to the device for one of the right size, on devices whose segments are as large as requests
+    /// need.
+    Swap,
+    /// Ties that are wholly free go back to the device for granules that can be mapped anywhere.
+    Untie,
+    /// From now on, whole free ties may be used, also those of other pools and as pieces of a scattered block.
+    Ties,
+    /// Freed blocks whose waits are over.
+    Ready,
+    /// Waiting for freed blocks, the first that is ready; then for the memory of released captures.
+    Waiting,
+    /// Unused memory goes back to the device, so that it can give some in one piece.
+    Trim,
+}
+
+/// The steps of most requests, the cheapest first.
+pub(super) const STEPS: [Step; 12] = [
+    Step::Steal { same_pool: true, terms: Terms::Idle },
+    Step::Collect,
+    Step::Device,
+    Step::Whole,
+    Step::Swap,
+    Step::Steal { same_pool: true, terms: Terms::Wait },
+    Step::Steal { same_pool: false, terms: Terms::Idle },
+    Step::Waiting,
+    Step::Steal { same_pool: false, terms: Terms::Wait },
+    Step::Untie,
+    Step::Ties,
+    Step::Trim,
+];
+
+/// The steps of a request without a stream. It waits on the host where others make their stream wait, so memory that is
+/// ready somewhere comes before any wait.
+pub(super) const UNORDERED_STEPS: [Step; 13] = [
+    Step::Steal { same_pool: true, terms: Terms::Idle },
+    Step::Collect,
+    Step::Device,
+    Step::Whole,
+    Step::Swap,
+    Step::Ready,
+    Step::Steal { same_pool: false, terms: Terms::Idle },
+    Step::Steal { same_pool: true, terms: Terms::Wait },
+    Step::Waiting,
+    Step::Steal { same_pool: false, terms: Terms::Wait },
+    Step::Untie,
+    Step::Ties,
+    Step::Trim,
+];
+
+/// The steps of a request for a captured stream, which can neither be marked nor wait.
+pub(super) const CAPTURED_STEPS: [Step; 2] = [Step::Device, Step::Ties];
+
+/// The index of [`Step::Device`] in the first two lists.
+pub(super) const DEVICE: usize = 2;
+/// The index of the step to go on from when waiting blocks have come back: they may be in any heap, and may have stayed
+/// whole.
+pub(super) const AFTER_WAITING: usize = 3;
+
+impl Step {
+    /// What the step is called in the report of a request that fails.
+    pub(super) fn reported(self) -> OomStep {
+        match self {
+            Step::Steal { same_pool: true, terms: Terms::Idle } => OomStep::PoolIdle,
+            Step::Steal { same_pool: true, terms: Terms::Wait } => OomStep::PoolBusy,
+            Step::Steal { same_pool: false, terms: Terms::Idle } => OomStep::OthersIdle,
+            Step::Steal { same_pool: false, terms: Terms::Wait } => OomStep::OthersBusy,
+            Step::Collect => OomStep::Collect,
+            Step::Device => OomStep::Device,
+            Step::Whole => OomStep::Whole,
+            Step::Ready => OomStep::Ready,
+            Step::Waiting => OomStep::Waiting,
+            Step::Swap | Step::Untie | Step::Ties | Step::Trim => OomStep::Trim,
+        }
+    }
+
+    /// Whether memory was just taken from the device if the step helped.
+    pub(super) fn brings_new_memory(self) -> bool {
+        matches!(self, Step::Device | Step::Swap | Step::Trim)
+    }
+}

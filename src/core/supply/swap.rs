@@ -1,0 +1,88 @@
+//! On a device whose segments are as large as requests need: how idle segments make room for a new one.
+
+use super::super::heap::Source;
+use super::super::state::growth::transits::Parts;
+use super::search::Search;
+use super::segments::Segments;
+use super::taken::Taken;
+use super::trim::Trim;
+use crate::base::sort;
+
+/// How much must go back to the device before it can give a segment, in bytes.
+pub(super) struct Lacks {
+    /// Of the memory of the request's pool, for the limit of that pool.
+    own: u64,
+    /// Of anyone's memory.
+    any: u64,
+}
+
+impl Search<'_> {
+    /// Gives idle segments back to the device, so that one of the request's size can be had, if that is enough. Waits
+    /// for the device.
+    pub(super) fn swap_segments(&mut self, missing: u64) -> bool {
+        let (ground, req) = (self.ground, self.req);
+        if ground.config.source() != Source::OwnSegments || !req.is_large() {
+            return false;
+        }
+        let Some(lacks) = self.lacks_for_segment() else { return false };
+        let mut held = {
+            let mut g = ground.growing();
+            // Where only the pool's own limit refuses, nobody else has to wait.
+            let heaps = match lacks.any {
+                0 => ground.heaps_of(req.heap.pool()),
+                _ => ground.heaps_in(None),
+            };
+            g.take_whole_segments(heaps, Parts::Any)
+        };
+        let grown = !held.taken.is_empty() && self.swap_for(missing, &lacks, &mut held.taken);
+        held.end(&mut ground.growing());
+        grown
+    }
+
+    /// What must go back so that the device can give a segment for the request; `None`: nothing that helps can.
+    pub(super) fn lacks_for_segment(&self) -> Option<Lacks> {
+        let (ground, pool) = (self.ground, self.req.heap.pool());
+        let segments = Segments::of(ground);
+        let wanted = self.least_segment();
+        let (pool_room, room) = {
+            let g = ground.growing();
+            (g.pool_room(pool), segments.most().saturating_sub(g.account.taken(pool).device))
+        };
+        let lacks = Lacks { own: wanted.saturating_sub(pool_room), any: wanted.saturating_sub(room) };
+        if lacks.own == 0 && lacks.any == 0 {
+            return None;
+        }
+        // The memory of other pools is no help where the pool's own limit refuses.
+        let own = || segments.free_whole(ground.heaps_of(pool));
+        let any = || segments.free_whole(ground.heaps_in(None));
+        let helps = (lacks.own == 0 || own() >= lacks.own) && (lacks.any == 0 || any() >= lacks.any);
+        helps.then_some(lacks)
+    }
+
+    /// Gives as few bytes back as are needed; all, if the device cannot use the space that this makes. Then takes a
+    /// segment.
+    pub(super) fn swap_for(&mut self, missing: u64, lacks: &Lacks, taken: &mut Vec<Taken>) -> bool {
+        let (trim, pool) = (Trim::of(self.ground), self.req.heap.pool());
+        let bytes = |taken: &[Taken]| taken.iter().map(|t| t.block.part.bytes()).sum::<u64>();
+        let mut own: Vec<Taken> = taken.extract_if(.., |t| t.heap.pool() == pool).collect();
+        let before = bytes(&own);
+        let mut given = trim.give_segments_back(&mut own, lacks.own);
+        let gone = before - bytes(&own);
+        taken.append(&mut own);
+        sort::by_key(taken, |t| t.block.part.off);
+        for wanted in [lacks.any.saturating_sub(gone), u64::MAX] {
+            if given.done.is_ok() {
+                let more = trim.give_segments_back(taken, wanted);
+                given.any |= more.any;
+                given.done = more.done;
+            }
+            if given.any && self.note_refusal(|s| s.grow(missing)) {
+                return true;
+            }
+            if given.done.is_err() || lacks.any == 0 {
+                break;
+            }
+        }
+        false
+    }
+}

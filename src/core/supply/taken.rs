@@ -1,0 +1,238 @@
+//! Taking free memory out of heaps, so that it goes to another heap or back to the device, and returning it.
+//!
+//! The growth lock is held while memory is taken and returned. In between the operation owns it, as memory in transit
+//! ([`InTransit`]).
+
+use super::super::blocks::Blocks;
+use super::super::ground::{Growing, Transit};
+use super::super::heap::{FreeBlock, Heap};
+use super::super::state::growth::joined;
+use super::super::state::growth::transits::Parts;
+use super::super::tied::choose;
+use super::super::types::COMMONS;
+use super::super::units::{Extent, GranuleRun};
+use crate::base::sort;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Free memory that was taken out of a heap.
+#[derive(Clone, Copy)]
+pub(super) struct Taken {
+    pub heap: &'static Heap,
+    pub block: FreeBlock,
+}
+
+impl Taken {
+    /// Its granules.
+    pub(super) fn granules(&self) -> GranuleRun {
+        self.block.part.touched()
+    }
+}
+
+/// What goes back to the device with one call, and the parts of it.
+pub(super) struct Lot {
+    pub run: GranuleRun,
+    pub parts: Vec<Taken>,
+}
+
+/// Whether ties are among what is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Of {
+    /// Loose granules, and ties where these are not enough.
+    Any,
+    /// Ties only.
+    Ties,
+}
+
+/// The number of granules that were taken.
+pub(super) fn count(taken: &[Taken]) -> u64 {
+    taken.iter().map(|t| u64::from(t.granules().count)).sum()
+}
+
+/// What an operation has taken. What is still there in the end goes back to the heaps that had it.
+pub(super) struct InTransit<'a> {
+    pub taken: Vec<Taken>,
+    /// Nobody has to wait for an operation that holds nothing.
+    transit: Option<Transit<'a>>,
+}
+
+impl InTransit<'_> {
+    /// Returns what is left to its heaps, and ends the transit.
+    pub(super) fn end(self, g: &mut Growing<'_>) {
+        g.return_all(self.taken);
+        if let Some(transit) = self.transit {
+            transit.end(g);
+        }
+    }
+}
+
+impl<'a> Growing<'a> {
+    /// Makes what was taken memory in transit.
+    pub(super) fn in_transit(&mut self, taken: Vec<Taken>, parts: Parts) -> InTransit<'a> {
+        let transit = (!taken.is_empty()).then(|| self.begin_transit(parts));
+        InTransit { taken, transit }
+    }
+
+    /// Merges everything that was freed so far in those heaps, and drops the pinned ones from the list.
+    fn merge_freed(&self, mut heaps: Vec<&'static Heap>) -> Vec<&'static Heap> {
+        let ground = self.ground;
+        heaps.retain(|x| !ground.is_pinned(x));
+        for &heap in &heaps {
+            let mut h = ground.lock(heap);
+            Blocks::of(ground).drain(&mut h);
+            h.give_up_whole();
+            h.flush();
+            h.give_ids_up(); // others may need some to split their blocks
+        }
+        heaps
+    }
+
+    /// Takes `most` free granules out of the heaps, or as many as there are. Of a tie it takes none or all, so it may take
+    /// some more, but as few as possible. Nobody else can use them then, but work that was queued before they were freed
+    /// still may.
+    pub(super) fn take_free(&mut self, heaps: Vec<&'static Heap>, most: u64, of: Of) -> Vec<Taken> {
+        let heaps = self.merge_freed(heaps);
+        let chosen = match self.ties.is_empty() {
+            true => BTreeSet::new(),
+            false => self.choose_free_ties(&heaps, most, of),
+        };
+        let of_ties: u64 = chosen.iter().map(|t| u64::from(t.count)).sum();
+        let mut left = if of == Of::Ties { 0 } else { most.saturating_sub(of_ties) };
+        let mut taken = Vec::new();
+        let mut cut = BTreeSet::new(); // ties of which a heap has only some
+        for &heap in &heaps {
+            let mut h = self.ground.lock(heap);
+            let mut runs = Vec::new();
+            h.free_runs(&mut runs);
+            for (run, id) in runs {
+                // From the end of the run: its owner continues from the front.
+                for piece in self.ties.cut(run).into_iter().rev() {
+                    let n = match piece.tie {
+                        None => u64::from(piece.run.count).min(left) as u32,
+                        Some(tie) if !chosen.contains(&tie) => 0,
+                        Some(tie) if tie == piece.run => piece.run.count,
+                        Some(tie) => {
+                            cut.insert(tie);
+                            0
+                        }
+                    };
+                    if n > 0
+                        && let Some(block) = h.take_part(id, piece.run.last(n).extent())
+                    {
+                        taken.push(Taken { heap, block });
+                        left -= if piece.tie.is_none() { u64::from(n) } else { 0 };
+                    }
+                }
+            }
+        }
+        if !cut.is_empty() {
+            self.take_cut_ties(&heaps, &cut, &mut taken);
+        }
+        taken
+    }
+
+    /// The ties that are taken if `most` granules are: ties that are wholly free, if need be in several heaps, where loose
+    /// granules are not enough.
+    fn choose_free_ties(&self, heaps: &[&'static Heap], most: u64, of: Of) -> BTreeSet<GranuleRun> {
+        let (mut loose, mut free) = (0, BTreeMap::<GranuleRun, u32>::new());
+        for &heap in heaps {
+            let mut runs = Vec::new();
+            self.ground.look(heap).free_runs(&mut runs);
+            for piece in runs.into_iter().flat_map(|(run, _)| self.ties.cut(run)) {
+                match piece.tie {
+                    None => loose += u64::from(piece.run.count),
+                    Some(tie) => *free.entry(tie).or_default() += piece.run.count,
+                }
+            }
+        }
+        let mut ties: Vec<_> = free.into_iter().filter(|(tie, n)| *n == tie.count).map(|t| t.0).collect();
+        choose(&mut ties, |t| *t, if of == Of::Ties { 0 } else { loose }, most).into_iter().collect()
+    }
+
+    /// Takes ties of which several heaps have parts (after a restore), if all their parts are free.
+    fn take_cut_ties(&self, heaps: &[&'static Heap], ties: &BTreeSet<GranuleRun>, taken: &mut Vec<Taken>) {
+        let mut parts: BTreeMap<GranuleRun, Vec<Taken>> = BTreeMap::new();
+        for &heap in heaps {
+            let mut h = self.ground.lock(heap);
+            let mut runs = Vec::new();
+            h.free_runs(&mut runs);
+            for (run, id) in runs {
+                for piece in self.ties.cut(run).into_iter().rev() {
+                    let Some(tie) = piece.tie.filter(|t| ties.contains(t)) else { continue };
+                    if let Some(block) = h.take_part(id, piece.run.extent()) {
+                        parts.entry(tie).or_default().push(Taken { heap, block });
+                    }
+                }
+            }
+        }
+        for (tie, parts) in parts {
+            match parts.iter().map(|t| t.block.part.units).sum::<u32>() == tie.extent().units {
+                true => taken.extend(parts),
+                false => self.return_all(parts),
+            }
+        }
+    }
+
+    /// Sorts what was taken by what goes back to the device together.
+    pub(super) fn lots_of(&self, taken: Vec<Taken>) -> Vec<Lot> {
+        let mut lots: Vec<Lot> = Vec::new();
+        for t in taken {
+            let own = t.granules();
+            let run = self.ties.of(own.first).unwrap_or(own);
+            let known = if run == own { None } else { lots.iter_mut().find(|l| l.run == run) };
+            match known {
+                Some(l) => l.parts.push(t),
+                None => lots.push(Lot { run, parts: vec![t] }),
+            }
+        }
+        lots
+    }
+
+    /// For segments: takes all free memory out of the heaps, sorted by offset.
+    pub(super) fn take_all_free(&mut self, heaps: Vec<&'static Heap>) -> Vec<Taken> {
+        let mut taken = Vec::new();
+        for heap in self.merge_freed(heaps) {
+            let blocks = self.ground.lock(heap).take_all(|granule| self.segments.end_of(granule));
+            taken.extend(blocks.into_iter().map(|block| Taken { heap, block }));
+        }
+        sort::by_key(&mut taken, |t| t.block.part.off);
+        taken
+    }
+
+    /// For segments: takes those out of the heaps that are wholly free, so that they can go back to the device.
+    pub(super) fn take_whole_segments(&mut self, heaps: Vec<&'static Heap>, parts: Parts) -> InTransit<'a> {
+        let taken = self.take_all_free(heaps);
+        let whole = self.keep_whole(taken);
+        self.in_transit(whole, parts)
+    }
+
+    /// Keeps those parts of `taken` that make up complete segments. Returns the rest to its heaps, so that nobody has to
+    /// wait for it.
+    fn keep_whole(&self, mut taken: Vec<Taken>) -> Vec<Taken> {
+        let runs = joined(taken.iter().map(|t| t.block.part));
+        let whole: Vec<Extent> =
+            self.segments.iter().map(|s| s.part).filter(|p| runs.binary_search(p).is_ok()).collect();
+        let inside = |part: Extent| {
+            let at = whole.partition_point(|s| s.off <= part.off);
+            at > 0 && part.end() <= whole[at - 1].end()
+        };
+        let rest = taken.extract_if(.., |t| !inside(t.block.part)).collect();
+        self.return_all(rest);
+        taken
+    }
+
+    /// Returns memory that was taken to the heaps that had it.
+    pub(super) fn return_all(&self, taken: Vec<Taken>) {
+        for Taken { heap, block } in taken {
+            self.ground.lock(heap).give(block);
+        }
+    }
+
+    /// Makes memory of a pool unowned. No work that was queued before may use it.
+    pub(crate) fn give_to_nobody(&mut self, pool: u32, commons: &'static Heap, block: FreeBlock) {
+        let bytes = self.segments.bytes_of(block.part);
+        let pieces = if self.ground.config.mapping { u64::from(block.part.touched().count) } else { 0 };
+        self.account.move_between(pool, COMMONS, bytes, pieces);
+        self.stock.note(COMMONS, commons.index);
+        self.ground.lock(commons).give(block);
+    }
+}
