@@ -312,6 +312,23 @@ class Package(unittest.TestCase):
         text = self.error("m.enable(native=True)", MILLPOND_TORCH_NATIVE="/nowhere/libmillpond-native.so")
         self.assertIn("millpond_torch.build_native()", text)
 
+    def test_the_headers_of_cuda_may_lie_apart(self):
+        # PyTorch's wheel brings the runtime's headers; the compiler's, which they include, are a package of their own.
+        sys.path.insert(0, str(PACKAGE))
+        from millpond_torch import MillpondError, _native
+        with tempfile.TemporaryDirectory() as folder:
+            runtime, compiler, toolkit = (pathlib.Path(folder) / name for name in ("runtime", "compiler", "toolkit"))
+            for place, header in ((runtime, "cuda_runtime_api.h"), (compiler, "crt/host_defines.h"),
+                                  (toolkit, "cuda_runtime_api.h"), (toolkit, "crt/host_defines.h")):
+                (place / header).parent.mkdir(parents=True, exist_ok=True)
+                (place / header).touch()
+            self.assertEqual(_native._cuda_headers([runtime, compiler]), [runtime, compiler])
+            self.assertEqual(_native._cuda_headers([toolkit, compiler]), [toolkit])
+            with self.assertRaisesRegex(MillpondError, "nvidia-cuda-crt"):
+                _native._cuda_headers([runtime])
+            with self.assertRaisesRegex(MillpondError, "nvidia-cuda-runtime"):
+                _native._cuda_headers([compiler])
+
     def test_without_pytorch(self):
         text = self.error("m.enable()", stub="raise ImportError('no module named torch, says the test')")
         self.assertIn("install it with CUDA support", text)

@@ -27,6 +27,11 @@ const SHARED_PART: u64 = 32;
 const LARGE_GROWTH_PART: u64 = 8;
 /// Ties are made again when no more than 1 / this is reserved of what was when they ended.
 const PLENTIFUL_AGAIN: u64 = 4;
+/// Large growth is in about so many ties while memory is plentiful: each costs the device the same, whatever its size, and
+/// what one request has taken is seldom cut.
+const TIES_OF_GROWTH: u32 = 8;
+/// [granules] of the largest tie that is made for that.
+const LARGEST_TIE: u32 = 512;
 /// [granules] of the smallest tie that is made to spare calls.
 const LEAST_TIE: u32 = 2;
 
@@ -113,6 +118,8 @@ impl Search<'_> {
         if u64::from(missing) < least_growth_in_ties(ground.config.tie_growth.into(), &plenty) {
             return 0;
         }
+        let large = (missing / TIES_OF_GROWTH).min(LARGEST_TIE);
+        let most = most.max(u64::from(large));
         let mut taken = 0;
         while taken < missing {
             let after = self.end_of_heap();

@@ -171,6 +171,18 @@ fn ties_are_smaller_the_less_there_is_and_take_no_more_than_is_asked_for() {
 }
 
 #[test]
+fn the_largest_growth_is_in_eight_ties() {
+    // While memory is plentiful. A tie has at most 512 granules.
+    for (granules, want) in [(32, 8), (64, 8), (256, 32), (1024, 128), (5000, 512)] {
+        let mut b = with_ties(20_000, 8, 8);
+        b.alloc(PoolId::DEFAULT, Some(0), granules * G).unwrap();
+        assert_eq!(sizes(&b)[0], want, "{granules}");
+        assert_eq!(b.world.lock().unwrap().taken, granules * G);
+        b.finish();
+    }
+}
+
+#[test]
 fn small_growth_is_by_granules() {
     let mut b = with_ties(256, 32, 8);
     // The growth from which on it is in ties, by how much is reserved.
