@@ -71,6 +71,17 @@ bool choose_memory(int ordinal) {
   return true;
 }
 
+/// PyTorch never destroys the streams of its pools. Whoever wraps a stream of another library in
+/// torch.cuda.ExternalStream must keep it alive, for PyTorch's own allocator, too.
+bool announce_streams() {
+  const char* options = std::getenv("MILLPOND_ALLOC_CONF");
+  if (options != nullptr && std::string(options).find("streams_announced") != std::string::npos) {
+    return true;
+  }
+  return !failed(
+      millpond_set_default_options(device_type().c_str(), -1, "streams_announced:on"));
+}
+
 /// Work on any of the open devices may use memory of the others, where the driver allows it.
 void admit(Device& device) {
   for (auto& at : devices) {
@@ -147,7 +158,8 @@ Device* open_now(int ordinal) {
   millpond_device* device = nullptr;
   millpond_pool* pool = nullptr;
   // PyTorch's environment variables are meant for this allocator.
-  if (failed(millpond_set_pytorch_options(device_type().c_str())) || !choose_memory(ordinal) ||
+  if (failed(millpond_set_pytorch_options(device_type().c_str())) || !announce_streams() ||
+      !choose_memory(ordinal) ||
       failed(millpond_device_get(device_type().c_str(), ordinal, &device)) ||
       failed(millpond_device_get_default_pool(device, &pool))) {
     return nullptr;

@@ -130,6 +130,15 @@ impl World {
         Err(STREAM_CAPTURE_UNSUPPORTED)
     }
 
+    /// Refuses to wait on the host for an event that a capture has recorded, and breaks that capture.
+    pub(crate) fn refuse_captured_event(&mut self, event: u64) -> Answer {
+        let Some((capture, _)) = self.events.get(&event).and_then(|event| event.captured.as_ref()) else {
+            return OK;
+        };
+        self.invalidate([*capture]);
+        Err(INVALID_VALUE)
+    }
+
     pub(crate) fn has_capture_in(&self, context: u64) -> bool {
         self.streams.values().any(|stream| stream.context == context && stream.capture.is_some())
     }
@@ -173,7 +182,7 @@ impl World {
         let Some(capture) = self.captures.get(&other) else {
             // The capture is over, and the event stands for a node of its graph.
             self.invalidate(own);
-            return Err(CAPTURED_EVENT);
+            return Err(INVALID_VALUE);
         };
         if !capture.valid {
             return Err(STREAM_CAPTURE_INVALIDATED);

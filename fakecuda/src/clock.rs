@@ -2,7 +2,7 @@
 //! is added up, so that two designs can be compared without a card.
 //!
 //! A call costs something in itself, something for each mapping that it touches, and something for each MiB. The
-//! defaults are published measurements, or follow from them; README.md names them. All other calls cost nothing.
+//! defaults were measured on a card, or are published; README.md says which. All other calls cost nothing.
 
 use std::collections::HashMap;
 
@@ -18,13 +18,13 @@ struct Cost {
 const COSTS: [(&str, u64, u64, u64); 9] = [
     ("cuMemAddressReserve", 2_000, 0, 0),
     ("cuMemAddressFree", 1_000, 0, 0),
-    ("cuMemCreate", 28_000, 0, 550),
-    ("cuMemRelease", 23_000, 0, 0),
-    ("cuMemMap", 0, 2_000, 0),
-    ("cuMemSetAccess", 0, 38_000, 0),
-    ("cuMemUnmap", 0, 34_000, 0),
-    ("cuMemAlloc_v2", 28_000, 0, 800),
-    ("cuMemFree_v2", 57_000, 0, 0),
+    ("cuMemCreate", 10_500, 0, 20),
+    ("cuMemRelease", 11_000, 0, 750),
+    ("cuMemMap", 0, 900, 0),
+    ("cuMemSetAccess", 13_000, 26_000, 0),
+    ("cuMemUnmap", 7_000, 16_500, 0),
+    ("cuMemAlloc_v2", 40_000, 0, 54),
+    ("cuMemFree_v2", 34_000, 0, 470),
 ];
 
 pub(crate) struct Clock {

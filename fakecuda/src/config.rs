@@ -8,7 +8,7 @@ use std::collections::HashSet;
 pub(crate) const MIB: u64 = 1 << 20;
 
 /// The names of all settings.
-const NAMES: [&str; 30] = [
+const NAMES: [&str; 32] = [
     "devices",
     "capacity",
     "driver",
@@ -23,6 +23,8 @@ const NAMES: [&str; 30] = [
     "peers",
     "no_concurrent",
     "low_handles",
+    "ended",
+    "reuse",
     "fabric",
     "imex",
     "staged",
@@ -55,8 +57,11 @@ pub(crate) struct Config {
     peers: Option<Vec<[i32; 2]>>, // the pairs of devices that reach each other; None: all do
     pub(crate) no_concurrent: bool, // host and device do not use managed memory at the same time
     pub(crate) low_handles: bool, // handles count from 3, the first number that means no stream
+    pub(crate) refuse_ended: bool, // a handle that means nothing is refused, instead of ending the process
+    pub(crate) reuse: bool,       // the handle of an ended stream or event comes again
     pub(crate) fabric: bool,      // the devices know fabric handles
     pub(crate) imex: Option<i32>, // the IMEX channel that this process may use
+    imex_is_set: bool,            // it was said, and does not follow from `fabric`
     pub(crate) staged: bool,      // pageable memory is read before an asynchronous copy returns
     pub(crate) rdma: bool,        // the devices say that memory of cuMemCreate may be reached from the bus
     pub(crate) refuse_fd: u32,    // what cuMemCreate fails with for memory with descriptors; 0: it does not
@@ -88,8 +93,12 @@ impl Config {
             peers: None,
             no_concurrent: false,
             low_handles: false,
-            fabric: false,
-            imex: Some(0),
+            refuse_ended: false,
+            reuse: true,
+            // As a card of today without the service that sets up channels.
+            fabric: true,
+            imex: None,
+            imex_is_set: false,
             staged: false,
             rdma: true,
             refuse_fd: 0,
@@ -156,9 +165,20 @@ impl Config {
             "peers" => self.peers = Some(value.split(',').map(pair).collect::<Option<_>>()?),
             "no_concurrent" => self.no_concurrent = switch(value)?,
             "low_handles" => self.low_handles = switch(value)?,
-            "fabric" => self.fabric = switch(value)?,
-            "imex" if value == "none" => self.imex = None,
-            "imex" => self.imex = Some(value.parse().ok().filter(|channel| *channel >= 0)?),
+            "ended" if value == "crash" => self.refuse_ended = false,
+            "ended" if value == "refuse" => self.refuse_ended = true,
+            "reuse" => self.reuse = switch(value)?,
+            "fabric" => {
+                self.fabric = switch(value)?;
+                if !self.imex_is_set {
+                    self.imex = self.fabric.then_some(0);
+                }
+            }
+            "imex" => {
+                let channel = || value.parse().ok().filter(|channel| *channel >= 0);
+                self.imex = if value == "none" { None } else { Some(channel()?) };
+                self.imex_is_set = true;
+            }
             "log" => self.log = (!value.is_empty()).then(|| value.to_string()),
             _ => return None,
         }

@@ -69,6 +69,9 @@ fn end(world: &mut Guard, handle: u64) {
     }
     world.streams.retain(|_, stream| stream.context != handle);
     world.events.retain(|_, event| event.context != handle);
+    let World { streams, events, stream_names, event_names, .. } = &mut **world;
+    stream_names.keep(|number| streams.contains_key(&number));
+    event_names.keep(|number| events.contains_key(&number));
     world.forget_captures_without_origin();
     world.defaults.retain(|(context, _), _| *context != handle);
     let primary = world.contexts.get(&handle).is_some_and(|context| context.primary);

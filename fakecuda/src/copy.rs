@@ -99,16 +99,17 @@ fn start(world: &mut Guard, stream: CUstream, mut copy: Copy, wait: bool) -> Ans
         return OK;
     }
     copy.pinned = [pinned(world, copy.to), pinned(world, copy.from)];
-    let pageable = space::find(world, copy.from).is_none();
-    if world.config.staged && pageable && world.valid_capture(key)?.is_none() {
+    let to_pageable = space::find(world, copy.to).is_none();
+    let from_pageable = space::find(world, copy.from).is_none();
+    if world.config.staged && from_pageable && world.valid_capture(key)?.is_none() {
         // SAFETY: plain host memory, which the caller says is there.
         let bytes = unsafe { std::slice::from_raw_parts(copy.from as *const u8, copy.size as usize) };
         copy.staged = Some(bytes.into());
     }
     if let Some(seq) = crate::stream::submit(world, key, Work::Copy(copy))?
-        && (wait || both_host)
+        && (wait || both_host || to_pageable)
     {
-        // From host to host every copy is synchronous, as documented.
+        // From host to host, and to pageable memory, every copy is synchronous, as documented.
         exec::wait_for(world, key, seq);
         return exec::sticky(world);
     }

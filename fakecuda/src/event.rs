@@ -9,6 +9,7 @@ use cudarc::driver::sys::{CUcontext, CUevent, CUstream};
 use crate::code::*;
 use crate::exec::{self, Work};
 use crate::gate::{exports, put};
+use crate::names::Named;
 use crate::sync::Guard;
 use crate::world::{Answer, World};
 
@@ -32,8 +33,9 @@ pub(crate) fn happened(world: &mut World, event: u64, record: u64) {
     }
 }
 
-fn record(world: &mut Guard, event: u64, stream: CUstream) -> Answer {
+fn record(world: &mut Guard, event: CUevent, stream: CUstream) -> Answer {
     let key = crate::stream::find(world, stream)?;
+    let event = world.named(Named::Event, event as u64)?;
     let stream_context = world.streams.get(&key).ok_or(INVALID_HANDLE)?.context;
     let entry = world.events.get(&event).ok_or(INVALID_HANDLE)?;
     // An event and the stream it is recorded in must be of one context.
@@ -56,10 +58,11 @@ fn record(world: &mut Guard, event: u64, stream: CUstream) -> Answer {
     OK
 }
 
-/// Streams of a context that have a capture fail such calls, and lose it.
-fn of_context(world: &mut Guard, context: CUcontext, event: u64) -> Result<u64, u32> {
+/// The context and the event by their numbers. Streams of a context that have a capture fail such calls, and lose it.
+fn of_context(world: &mut Guard, context: CUcontext, event: CUevent) -> Result<(u64, u64), u32> {
     let context = if context.is_null() { world.current()?.0 } else { context as u64 };
     world.context(context)?;
+    let event = world.named(Named::Event, event as u64)?;
     let entry = world.events.get(&event).ok_or(INVALID_HANDLE)?;
     if entry.context != context {
         return Err(INVALID_HANDLE);
@@ -67,15 +70,23 @@ fn of_context(world: &mut Guard, context: CUcontext, event: u64) -> Result<u64, 
     if world.has_capture_in(context) {
         world.refuse_in_capture(context)?;
     }
-    Ok(context)
+    Ok((context, event))
 }
 
+/// An event that stands for work. One that was recorded in a capture stands for none: that is said while the capture goes on,
+/// and afterwards it counts as bad input.
 fn check(world: &World, event: u64) -> Result<&Event, u32> {
     let event = world.events.get(&event).ok_or(INVALID_HANDLE)?;
-    if event.captured.is_some() { Err(CAPTURED_EVENT) } else { Ok(event) }
+    match &event.captured {
+        None => Ok(event),
+        Some((capture, _)) if world.captures.contains_key(capture) => Err(CAPTURED_EVENT),
+        Some(_) => Err(INVALID_VALUE),
+    }
 }
 
-fn elapsed(world: &World, out: *mut f32, start: u64, end: u64) -> Answer {
+fn elapsed(world: &mut World, out: *mut f32, start: CUevent, end: CUevent) -> Answer {
+    let start = world.named(Named::Event, start as u64)?;
+    let end = world.named(Named::Event, end as u64)?;
     let (start, end) = (check(world, start)?, check(world, end)?);
     if (start.flags | end.flags) & DISABLE_TIMING != 0 || start.context != end.context {
         return Err(INVALID_HANDLE);
@@ -99,33 +110,37 @@ exports! {
         if flags & !7 != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) {
             return Err(INVALID_VALUE);
         }
-        let handle = w.new_handle();
-        put(out, handle as CUevent)?;
+        let number = w.new_handle();
+        put(out, std::ptr::null_mut())?;
+        put(out, w.name(Named::Event, number) as CUevent)?;
         w.events
-            .insert(handle, Event { context, flags, recorded: Vec::new(), record: 0, time: None, captured: None });
+            .insert(number, Event { context, flags, recorded: Vec::new(), record: 0, time: None, captured: None });
         OK
     }
 
     4000 Normal fn cuEventDestroy_v2(event: CUevent) |w| {
         w.current()?;
         // Work that waits for it has taken note of the stream's position and does not need it.
-        w.events.remove(&(event as u64)).map(|_| ()).ok_or(INVALID_HANDLE)
+        let number = w.named(Named::Event, event as u64)?;
+        w.unname(Named::Event, event as u64);
+        w.events.remove(&number).map(|_| ()).ok_or(INVALID_HANDLE)
     }
 
     2000 Normal fn cuEventRecord(event: CUevent, stream: CUstream) |w| {
-        record(w, event as u64, stream)
+        record(w, event, stream)
     }
 
     11010 Normal fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint) |w| {
         if flags > 1 {
             return Err(INVALID_VALUE);
         }
-        record(w, event as u64, stream)
+        record(w, event, stream)
     }
 
     2000 Normal fn cuEventQuery(event: CUevent) |w| {
         w.current()?;
-        let recorded = check(w, event as u64)?.recorded.clone();
+        let event = w.named(Named::Event, event as u64)?;
+        let recorded = check(w, event)?.recorded.clone();
         w.refuse_unsafe_in_capture()?;
         let complete = recorded.iter().all(|(stream, seq)| exec::has_run(w, *stream, *seq));
         if complete { exec::sticky(w) } else { Err(NOT_READY) }
@@ -133,7 +148,9 @@ exports! {
 
     2000 Normal fn cuEventSynchronize(event: CUevent) |w| {
         w.current()?;
-        let recorded = check(w, event as u64)?.recorded.clone();
+        let event = w.named(Named::Event, event as u64)?;
+        w.refuse_captured_event(event)?;
+        let recorded = check(w, event)?.recorded.clone();
         w.refuse_unsafe_in_capture()?;
         for (stream, seq) in recorded {
             exec::wait_for(w, stream, seq);
@@ -143,11 +160,11 @@ exports! {
 
     2000 Normal fn cuEventElapsedTime(out: *mut f32, start: CUevent, end: CUevent) |w| {
         w.current()?;
-        elapsed(w, out, start as u64, end as u64)
+        elapsed(w, out, start, end)
     }
 
     12050 Normal fn cuCtxRecordEvent(context: CUcontext, event: CUevent) |w| {
-        let context = of_context(w, context, event as u64)?;
+        let (context, event) = of_context(w, context, event)?;
         let busy = |stream: &crate::stream::Stream| stream.context == context && stream.completed < stream.submitted;
         let recorded: Vec<(u64, u64)> = w
             .streams
@@ -155,7 +172,7 @@ exports! {
             .filter(|(_, stream)| busy(stream))
             .map(|(key, stream)| (*key, stream.submitted))
             .collect();
-        if let Some(entry) = w.events.get_mut(&(event as u64)) {
+        if let Some(entry) = w.events.get_mut(&event) {
             entry.captured = None;
             entry.record += 1;
             entry.time = recorded.is_empty().then(|| (entry.record, exec::now()));
@@ -165,8 +182,8 @@ exports! {
     }
 
     12050 Normal fn cuCtxWaitEvent(context: CUcontext, event: CUevent) |w| {
-        let context = of_context(w, context, event as u64)?;
-        let recorded = check(w, event as u64)?.recorded.clone();
+        let (context, event) = of_context(w, context, event)?;
+        let recorded = check(w, event)?.recorded.clone();
         let all: Vec<u64> =
             w.streams.iter().filter(|(_, stream)| stream.context == context).map(|(key, _)| *key).collect();
         for key in all {

@@ -87,7 +87,7 @@ fn passed(
     if let (Class::Normal, Some(code)) = (class, world.sticky) {
         return Err(code);
     }
-    body(world)
+    crate::names::within(name, || body(world))
 }
 
 /// Writes an output of an export.

@@ -29,6 +29,7 @@ mod host;
 mod managed;
 mod mapping;
 mod memory;
+mod names;
 mod pace;
 mod physical;
 mod pointer;

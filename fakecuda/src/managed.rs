@@ -77,6 +77,7 @@ fn advise(world: &mut World, at: u64, size: u64, advice: u32, place: c_int) -> A
             return Err(INVALID_DEVICE);
         }
     }
+    world.refuse_unsafe_in_capture()?;
     match advice {
         1 | 2 => change(world, at, size, |page| page.read_mostly = advice == 1),
         3 => change(world, at, size, |page| page.preferred = place),

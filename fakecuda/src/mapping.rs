@@ -131,9 +131,14 @@ fn reservation(world: &World, start: u64, size: u64) -> Result<&Range, u32> {
 fn map(world: &mut Guard, at: u64, size: u64, offset: u64, handle: u64) -> Answer {
     let range = reservation(world, at, size)?;
     let entry = world.handles.get(&handle).ok_or(INVALID_VALUE)?;
-    // "Currently must be zero", says the documentation of the offset.
-    if offset != 0 || !is_granular(world, at) || !is_granular(world, size) || size > entry.size {
+    let end = offset.checked_add(size).filter(|end| *end <= entry.size).ok_or(INVALID_VALUE)?;
+    if !is_granular(world, at) || !is_granular(world, size) || !is_granular(world, offset) {
         return Err(INVALID_VALUE);
+    }
+    // A handle is mapped as a whole. The documentation says of the offset that it "currently must be zero"; a card was seen
+    // to refuse a part from the start, too.
+    if offset != 0 || end != entry.size {
+        return Err(NOT_SUPPORTED);
     }
     let taken =
         range.maps.range(..at + size).next_back().is_some_and(|(from, mapping)| from + mapping.size > at);
@@ -143,8 +148,9 @@ fn map(world: &mut Guard, at: u64, size: u64, offset: u64, handle: u64) -> Answe
     let (start, block) = (range.start, entry.block);
     world.clock.touch(1, size);
     physical::hold(world, block)?;
+    let id = world.new_handle();
     if let Some(range) = world.ranges.get_mut(&start) {
-        range.maps.insert(at, Mapping { size, block, offset, access: BTreeMap::new(), tables: 0 });
+        range.maps.insert(at, Mapping { size, block, offset, id, access: BTreeMap::new(), tables: 0 });
     }
     OK
 }

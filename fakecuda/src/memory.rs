@@ -37,8 +37,9 @@ pub(crate) fn place(
     }
     let start = base + skip;
     let access = BTreeMap::from([(device, READ_WRITE)]);
-    let maps = BTreeMap::from([(start, Mapping { size, block, offset: skip, access, tables: 0 })]);
     let serial = world.new_handle();
+    let maps =
+        BTreeMap::from([(start, Mapping { size, block, offset: skip, id: serial, access, tables: 0 })]);
     world.ranges.insert(
         start,
         Range { start, size, kind, device, context, serial, maps, pages: BTreeMap::new(), system },
@@ -100,7 +101,7 @@ exports! {
             return if start == at { crate::pool::free_now(w, at) } else { Err(INVALID_VALUE) };
         }
         let range = w.ranges.get(&at).ok_or(INVALID_VALUE)?;
-        let owner = range.context;
+        let (owner, size) = (range.context, range.size);
         if !matches!(range.kind, Kind::Alloc | Kind::Managed) {
             return Err(INVALID_VALUE);
         }
@@ -112,6 +113,7 @@ exports! {
         if context != owner && !w.has_capture_in(context) {
             exec::drain_context(w, context);
         }
+        w.clock.touch(0, size);
         space::drop_range(w, at);
         OK
     }

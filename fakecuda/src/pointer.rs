@@ -28,20 +28,19 @@ fn attribute(world: &World, data: *mut c_void, which: u32, at: u64) -> Answer {
     };
     // Addresses without memory have their range and nothing else. The range attributes answer for the reservation,
     // mapped or not, unlike cuMemGetAddressRange: the tests of NVIDIA's DALI (dali/core/mm/cu_vm_test.cc) say so.
-    if !mapped && !matches!(which, 11..=13) {
+    if !mapped && !matches!(which, 11..=12) {
         return Err(INVALID_VALUE);
     }
     match which {
-        1 if range.context == 0 => Err(INVALID_VALUE), // mapped memory belongs to no context
-        1 => put(data.cast(), range.context),
+        1 => put(data.cast(), range.context), // 0 for mapped memory, which belongs to no context
         2 => put(data.cast::<u32>(), if host { 1 } else { 2 }),
         3 => put(data.cast(), at),
         4 if host || range.kind == Kind::Managed => put(data.cast(), at),
         4 | 5 => Err(INVALID_VALUE),
         6 => put(data.cast::<c_uint>(), 0),
-        // An id stands for one allocation, which cuMemCreate makes; a reservation is none.
+        // An id stands for one mapping: two addresses of one handle have two, as a card was seen to answer.
         7 if range.kind == Kind::Reserved => {
-            put(data.cast(), range.mapping(at).map(|(_, mapping)| mapping.block).ok_or(INVALID_VALUE)?)
+            put(data.cast(), range.mapping(at).map(|(_, mapping)| mapping.id).ok_or(INVALID_VALUE)?)
         }
         7 => put(data.cast(), range.serial),
         8 => put(data.cast::<c_uint>(), u32::from(range.kind == Kind::Managed)),
@@ -55,7 +54,7 @@ fn attribute(world: &World, data: *mut c_void, which: u32, at: u64) -> Answer {
             let block = mapping.and_then(|(_, mapping)| world.blocks.get(&mapping.block));
             put(data.cast::<u64>(), block.map_or(0, |block| block.handle_types.into()))
         }
-        15 => put(data.cast::<c_uint>(), 0),
+        15 => put(data.cast::<c_uint>(), u32::from(range.kind == Kind::Alloc)),
         16 => {
             let (_, current) = world.current()?;
             let flags = range.maps.range(..=at).next_back().map(|(_, mapping)| mapping.access.get(&current));

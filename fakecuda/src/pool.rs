@@ -226,6 +226,7 @@ fn alloc(world: &mut Guard, out: *mut CUdeviceptr, asked: u64, pool: u64, stream
     let captured = world.valid_capture(key)?;
     if captured.is_none() {
         world.capture_node(key, &Work::Nothing)?; // refuses the legacy stream beside a capture
+        world.refuse_unsafe_in_capture()?; // also where another stream is captured, as a card was seen to do
     }
     let size = round_up(asked, UNIT).ok_or(OUT_OF_MEMORY)?;
     merge(world, pool);
@@ -465,6 +466,7 @@ exports! {
 
     11020 Normal fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) |w| {
         let key = handle(w, pool)?;
+        w.refuse_unsafe_in_capture()?;
         drop_unused(w, key, keep as u64);
         OK
     }
@@ -567,6 +569,7 @@ exports! {
             return OK;
         }
         w.capture_node(key, &Work::Nothing)?;
+        w.refuse_unsafe_in_capture()?;
         let seq = exec::submit(w, key, Vec::new(), Work::Give(at));
         give(w, at, Some((key, seq)))
     }

@@ -35,6 +35,7 @@ pub(crate) struct Mapping {
     pub(crate) size: u64,
     pub(crate) block: u64,
     pub(crate) offset: u64, // [B] in the block
+    pub(crate) id: u64,     // the buffer id of its addresses
     /// By device; what is not in it has no access.
     pub(crate) access: BTreeMap<i32, u32>,
     pub(crate) tables: u64, // [B] of the block's device that its page tables take; they come with the first access

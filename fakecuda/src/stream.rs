@@ -11,6 +11,7 @@ use crate::alias::Way;
 use crate::code::*;
 use crate::exec::{self, Job, Work};
 use crate::gate::{exports, put};
+use crate::names::Named;
 use crate::sync::Guard;
 use crate::world::{Answer, World};
 
@@ -68,16 +69,13 @@ fn new_stream(context: u64, device: i32) -> Stream {
     }
 }
 
-/// The key of the stream that a handle means: 0 and 1 are the legacy stream, 2 the thread's own.
+/// The number of the stream that a handle means: 0 and 1 are the legacy stream, 2 the thread's own.
 pub(crate) fn find(world: &mut World, handle: CUstream) -> Result<u64, u32> {
     let (context, device) = world.current()?;
     let owner = match handle as u64 {
         0 | 1 => 0,
         2 => thread_number(),
-        handle => {
-            let stream = world.streams.get(&handle).ok_or(INVALID_HANDLE)?;
-            return if stream.destroyed || stream.is_default { Err(INVALID_HANDLE) } else { Ok(handle) };
-        }
+        handle => return world.named(Named::Stream, handle),
     };
     if let Some(key) = world.defaults.get(&(context, owner)) {
         return Ok(*key);
@@ -95,7 +93,8 @@ fn create(world: &mut World, out: *mut CUstream, flags: c_uint, priority: c_int)
         return Err(INVALID_VALUE);
     }
     let key = world.new_handle();
-    put(out, key as CUstream)?;
+    put(out, std::ptr::null_mut())?;
+    put(out, world.name(Named::Stream, key) as CUstream)?;
     let stream = Stream {
         non_blocking: flags & NON_BLOCKING != 0,
         priority: priority.clamp(GREATEST_PRIORITY, 0),
@@ -127,6 +126,7 @@ exports! {
             return Err(INVALID_HANDLE);
         }
         let key = find(w, stream)?;
+        w.unname(Named::Stream, stream as u64);
         w.capture_stream_destroyed(key);
         if let Some(stream) = w.streams.get_mut(&key) {
             stream.destroyed = true;
@@ -167,10 +167,7 @@ exports! {
         if flags > 1 {
             return Err(INVALID_VALUE);
         }
-        let event = event as u64;
-        if !w.events.contains_key(&event) {
-            return Err(INVALID_HANDLE);
-        }
+        let event = w.named(Named::Event, event as u64)?;
         if w.capture_wait(key, event)? {
             return OK;
         }

@@ -1,6 +1,6 @@
 //! Everything that the driver knows: devices, contexts, address ranges, memory, streams, events. Handles are numbers
-//! that are never used twice, so a stale handle is found out instead of meaning something new; the pointers that the
-//! driver API declares for them point nowhere.
+//! that are never used twice, so a stale handle is found out instead of meaning something new; only those of streams and
+//! events come again (`names.rs`). The pointers that the driver API declares for them point nowhere.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -16,6 +16,7 @@ use crate::event::Event;
 use crate::exec::Executors;
 use crate::graph::{Destructor, Executable, Farewell, Graph, UserObject};
 use crate::mapping::Handle;
+use crate::names::Names;
 use crate::physical::Block;
 use crate::pool::Pool;
 use crate::space::Range;
@@ -46,9 +47,11 @@ pub(crate) struct World {
     pub(crate) contexts: HashMap<u64, Context>,
     pub(crate) blocks: HashMap<u64, Block>,
     pub(crate) handles: HashMap<u64, Handle>,
-    pub(crate) ranges: BTreeMap<u64, Range>, // by their first address
-    pub(crate) streams: BTreeMap<u64, Stream>,
-    pub(crate) events: HashMap<u64, Event>,
+    pub(crate) ranges: BTreeMap<u64, Range>,   // by their first address
+    pub(crate) streams: BTreeMap<u64, Stream>, // by number
+    pub(crate) events: HashMap<u64, Event>,    // by number
+    pub(crate) stream_names: Names,
+    pub(crate) event_names: Names,
     pub(crate) defaults: HashMap<(u64, u64), u64>, // (context, thread or 0 for legacy) to stream
     pub(crate) captures: Captures,
     pub(crate) executors: Executors,
@@ -91,6 +94,8 @@ impl World {
             ranges: BTreeMap::new(),
             streams: BTreeMap::new(),
             events: HashMap::new(),
+            stream_names: Names::default(),
+            event_names: Names::default(),
             defaults: HashMap::new(),
             captures: Captures::default(),
             executors: Executors::default(),

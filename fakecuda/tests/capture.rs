@@ -135,7 +135,6 @@ fn streams_join_by_events_and_must_be_joined_back() {
     assert_eq!(status(second), ACTIVE);
     ok(unsafe { cuMemsetD8Async(at, 1, 64, second) });
     no(unsafe { cuEventQuery(fork) }, CUDA_ERROR_CAPTURED_EVENT);
-    no(unsafe { cuEventSynchronize(fork) }, CUDA_ERROR_CAPTURED_EVENT);
     ok(unsafe { cuEventRecord(join, second) });
     ok(unsafe { cuStreamWaitEvent(first, join, 0) });
     let (mut state, mut id, mut graph, mut nodes, mut count) = (NONE, 0, null_mut(), std::ptr::null(), 9);
@@ -149,7 +148,7 @@ fn streams_join_by_events_and_must_be_joined_back() {
     assert_eq!(end(first), graph);
     assert_eq!(status(second), NONE);
     // The event stands for a node of a graph that is finished, until it is recorded again.
-    no(unsafe { cuStreamWaitEvent(first, join, 0) }, CUDA_ERROR_CAPTURED_EVENT);
+    no(unsafe { cuStreamWaitEvent(first, join, 0) }, CUDA_ERROR_INVALID_VALUE);
     ok(unsafe { cuEventRecord(join, first) });
     ok(unsafe { cuEventSynchronize(join) });
     ok(unsafe { cuGraphDestroy(graph) });
@@ -224,6 +223,11 @@ fn unsafe_calls_depend_on_the_modes() {
     let (mut at, mut host) = (0, null_mut());
     ok(unsafe { cuEventRecord(done, other) });
     let (spare, other_spare) = (alloc(64), alloc(64));
+    let (mut pooled, mut managed, mut pool_at, mut pool) = (0, 0, 0, null_mut());
+    ok(unsafe { cuMemAllocAsync(&mut pooled, 64, other) });
+    ok(unsafe { cuMemAllocManaged(&mut managed, 64, 1) });
+    ok(unsafe { cuDeviceGetDefaultMemPool(&mut pool, 0) });
+    let advice = CUmem_advise::CU_MEM_ADVISE_SET_READ_MOSTLY;
     type Call<'a> = (&'a str, Box<dyn FnMut() -> CUresult + 'a>);
     let mut calls: Vec<Call<'_>> = vec![
         ("cuMemAlloc", Box::new(|| unsafe { cuMemAlloc_v2(&mut at, 64) })),
@@ -232,6 +236,11 @@ fn unsafe_calls_depend_on_the_modes() {
         ("cuEventQuery", Box::new(|| unsafe { cuEventQuery(done) })),
         ("cuMemCreate", Box::new(|| unsafe { cuMemCreate(&mut 0, GRANULE, &prop(0), 0) })),
         ("cuMemsetD8", Box::new(|| unsafe { cuMemsetD8_v2(other_spare, 0, 1) })),
+        // A card was seen to treat these alike, though they are queued on another stream, or touch none.
+        ("cuMemAllocAsync", Box::new(|| unsafe { cuMemAllocAsync(&mut pool_at, 64, other) })),
+        ("cuMemFreeAsync", Box::new(|| unsafe { cuMemFreeAsync(pooled, other) })),
+        ("cuMemPoolTrimTo", Box::new(|| unsafe { cuMemPoolTrimTo(pool, 0) })),
+        ("cuMemAdvise", Box::new(|| unsafe { cuMemAdvise(managed, 64, advice, 0) })),
     ];
     for (name, call) in &mut calls {
         for mode in [GLOBAL, THREAD_LOCAL] {
@@ -251,6 +260,32 @@ fn unsafe_calls_depend_on_the_modes() {
     }
     assert_eq!(exchange(GLOBAL), RELAXED);
     ok(unsafe { cuGraphDestroy(end(capturing)) });
+}
+
+#[test]
+fn a_captured_event_stands_for_no_work() {
+    let _fake = Fake::new(&[]);
+    let (capturing, other, mark) = (stream(NON_BLOCKING), stream(NON_BLOCKING), event(2));
+    begin(capturing, RELAXED);
+    ok(unsafe { cuEventRecord(mark, capturing) });
+    no(unsafe { cuEventQuery(mark) }, CUDA_ERROR_CAPTURED_EVENT);
+    assert_eq!(status(capturing), ACTIVE);
+    // To wait for it on the host ends the capture.
+    no(unsafe { cuEventSynchronize(mark) }, CUDA_ERROR_INVALID_VALUE);
+    end_fails(capturing, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    begin(capturing, RELAXED);
+    ok(unsafe { cuEventRecord(mark, capturing) });
+    let graph = end(capturing);
+    for gone in [false, true] {
+        no(unsafe { cuEventQuery(mark) }, CUDA_ERROR_INVALID_VALUE);
+        no(unsafe { cuEventSynchronize(mark) }, CUDA_ERROR_INVALID_VALUE);
+        no(unsafe { cuStreamWaitEvent(other, mark, 0) }, CUDA_ERROR_INVALID_VALUE);
+        if !gone {
+            ok(unsafe { cuGraphDestroy(graph) });
+        }
+    }
+    ok(unsafe { cuEventRecord(mark, other) });
+    ok(unsafe { cuEventSynchronize(mark) });
 }
 
 #[test]

@@ -223,21 +223,27 @@ fn modelled_time() {
         ok(unsafe { cuMemCreate(handle, GRANULE, &prop(0), 0) });
         ok(unsafe { cuMemMap(at + (i * GRANULE) as u64, GRANULE, 0, *handle, 0) });
     }
-    assert_eq!(fake.modelled_in("cuMemCreate"), 3 * (28_000 + 2 * 550));
+    assert_eq!(fake.modelled_in("cuMemCreate"), 3 * (10_500 + 2 * 20));
     ok(unsafe { cuMemSetAccess(at, 3 * GRANULE, &access(0), 1) });
-    assert_eq!(fake.modelled_in("cuMemSetAccess"), 3 * 38_000, "each handle costs, in one call too");
+    assert_eq!(fake.modelled_in("cuMemSetAccess"), 13_000 + 3 * 26_000, "each handle costs, in one call too");
     ok(unsafe { cuMemUnmap(at, 3 * GRANULE) });
-    let all = 2_000 + 3 * (28_000 + 1_100 + 2_000 + 38_000 + 34_000);
+    let all = 2_000 + 3 * (10_500 + 40 + 900) + 13_000 + 3 * 26_000 + 7_000 + 3 * 16_500;
     assert_eq!(fake.modelled(), all);
     // A refused call costs what a call costs, without what it would have done.
     no(unsafe { cuMemUnmap(at, 3 * GRANULE) }, CUDA_ERROR_INVALID_VALUE);
     fake.fail("cuMemCreate", 1, 2, false);
     no(unsafe { cuMemCreate(&mut 0, GRANULE, &prop(0), 0) }, CUDA_ERROR_OUT_OF_MEMORY);
-    assert_eq!(fake.modelled(), all + 28_000);
+    let all = all + 7_000 + 10_500;
+    assert_eq!(fake.modelled(), all);
     for bad in ["cuMemUnmap", "cuMemUnmap:1:2", "cuMemUnmap:1:2:3:4", "cuNothing:1:2:3", "cuMemUnmap:1:2:x"] {
         assert_eq!(fake.set("costs", bad), -1, "{bad}");
     }
     assert_eq!(fake.set("costs", "cuMemRelease:7:0:3,cuMemMap:0:1:0"), 0);
     ok(unsafe { cuMemRelease(handles[0]) });
-    assert_eq!(fake.modelled(), all + 28_000 + 7 + 6);
+    assert_eq!(fake.modelled(), all + 7 + 6);
+    let mut plain = 0;
+    ok(unsafe { cuMemAlloc_v2(&mut plain, 64 << 20) });
+    ok(unsafe { cuMemFree_v2(plain) });
+    assert_eq!(fake.modelled_in("cuMemAlloc_v2"), 40_000 + 64 * 54);
+    assert_eq!(fake.modelled_in("cuMemFree_v2"), 34_000 + 64 * 470);
 }

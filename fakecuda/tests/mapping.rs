@@ -106,12 +106,15 @@ fn the_rules_of_mapping() {
     no(unsafe { cuMemMap(at + 4096, GRANULE, 0, handle, 0) }, bad);
     no(unsafe { cuMemMap(at, GRANULE + 4096, 0, handle, 0) }, bad);
     no(unsafe { cuMemMap(at, 4 * GRANULE, 0, handle, 0) }, bad);
-    no(unsafe { cuMemMap(at, GRANULE, GRANULE, handle, 0) }, bad);
+    // Only a whole handle.
+    no(unsafe { cuMemMap(at, GRANULE, 0, handle, 0) }, CUDA_ERROR_NOT_SUPPORTED);
+    no(unsafe { cuMemMap(at, GRANULE, GRANULE, handle, 0) }, CUDA_ERROR_NOT_SUPPORTED);
+    no(unsafe { cuMemMap(at, GRANULE, 2 * GRANULE, handle, 0) }, bad);
     no(unsafe { cuMemMap(at + 3 * GRANULE as u64, 2 * GRANULE, 0, handle, 0) }, bad);
     no(unsafe { cuMemMap(alloc(GRANULE), GRANULE, 0, handle, 0) }, bad);
     map(at + GRANULE as u64, 2 * GRANULE, handle);
     no(unsafe { cuMemMap(at, 2 * GRANULE, 0, handle, 0) }, bad);
-    no(unsafe { cuMemMap(at + 2 * GRANULE as u64, GRANULE, 0, handle, 0) }, bad);
+    no(unsafe { cuMemMap(at + 2 * GRANULE as u64, 2 * GRANULE, 0, handle, 0) }, bad);
     no(unsafe { cuMemUnmap(at + GRANULE as u64, GRANULE) }, bad);
     no(unsafe { cuMemUnmap(at, 4 * GRANULE) }, bad);
     no(unsafe { cuMemSetAccess(at + GRANULE as u64, GRANULE, &access(0), 1) }, bad);
@@ -237,11 +240,14 @@ fn a_range_is_one_handles_mapping() {
         assert_eq!(attribute(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, place), Ok(at));
         assert_eq!(attribute(CU_POINTER_ATTRIBUTE_RANGE_SIZE, place), Ok(6 * granule));
     }
-    assert_eq!(attribute(CU_POINTER_ATTRIBUTE_MAPPED, at + 3 * granule), Ok(0));
+    assert_eq!(attribute(CU_POINTER_ATTRIBUTE_MAPPED, at + 3 * granule), Err(CUDA_ERROR_INVALID_VALUE));
     assert_eq!(attribute(CU_POINTER_ATTRIBUTE_MAPPED, at + 4 * granule), Ok(1));
-    // An id is the memory's, wherever it is shown.
+    assert_eq!(attribute(CU_POINTER_ATTRIBUTE_CONTEXT, at), Ok(0), "it is of no context");
+    assert_eq!(attribute(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, at), Ok(0));
+    assert_eq!(attribute(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, alloc(64)), Ok(1));
+    // An id is a mapping's: the same memory has two at two addresses.
     let id = |place| attribute(CU_POINTER_ATTRIBUTE_BUFFER_ID, place);
-    assert_eq!(id(at), id(at + 4 * granule));
+    assert_ne!(id(at), id(at + 4 * granule));
     assert_ne!(id(at), id(at + granule));
     assert_eq!(id(at + granule), id(at + 2 * granule + 7));
     assert_eq!(id(at + 3 * granule), Err(CUDA_ERROR_INVALID_VALUE));

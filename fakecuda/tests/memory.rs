@@ -349,7 +349,7 @@ fn mapped_memory_is_open_to_the_devices_that_were_named() {
 
 #[test]
 fn a_context_takes_its_own_along() {
-    let fake = Fake::new(&[]);
+    let fake = Fake::new(&[("ended", "refuse")]);
     let (at, stream) = (alloc(64), stream(0));
     ok(unsafe { cuDevicePrimaryCtxRelease_v2(0) });
     assert_eq!(fake.used(0), 0);

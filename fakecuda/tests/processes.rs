@@ -261,7 +261,13 @@ fn fabric_handles_are_refused_as_documented() {
         (status, value)
     };
     let create = |types| unsafe { cuMemCreate(&mut 0, GRANULE, &handles(types), 0) };
+    // As a card was seen to answer in a process without a channel: the attribute says yes.
     let fake = Fake::new(&[]);
+    assert_eq!(has(), (CUDA_SUCCESS, 1));
+    no(create(8), CUDA_ERROR_NOT_PERMITTED);
+    no(create(9), CUDA_ERROR_NOT_PERMITTED);
+    no(create(17), CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(fake.set("fabric", "0"), 0);
     assert_eq!(has(), (CUDA_SUCCESS, 0));
     no(create(8), CUDA_ERROR_NOT_SUPPORTED);
     no(create(9), CUDA_ERROR_NOT_SUPPORTED);

@@ -56,6 +56,27 @@ fn work_of_a_stream_runs_in_order() {
 }
 
 #[test]
+fn a_copy_to_pageable_memory_returns_when_it_is_done() {
+    let fake = Fake::new(&[]);
+    let (at, stream) = (alloc(64), stream(NON_BLOCKING));
+    let (mut bytes, mut pinned) = ([0_u8; 64], null_mut());
+    ok(unsafe { cuMemHostAlloc(&mut pinned, 64, 0) });
+    fake.hold(true);
+    ok(unsafe { cuMemsetD8Async(at, 7, 64, stream) });
+    ok(unsafe { cuMemcpyDtoHAsync_v2(pinned, at, 64, stream) });
+    no(unsafe { cuStreamQuery(stream) }, CUDA_ERROR_NOT_READY);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            a_while();
+            fake.hold(false);
+        });
+        ok(unsafe { cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), at, 64, stream) });
+    });
+    assert_eq!(bytes, [7; 64]);
+    ok(unsafe { cuStreamQuery(stream) });
+}
+
+#[test]
 fn held_work_is_in_flight() {
     let fake = Fake::new(&[]);
     let (at, stream, event) = (alloc(64), stream(NON_BLOCKING), event(0));
@@ -172,7 +193,7 @@ fn each_thread_has_its_own_default_stream() {
 
 #[test]
 fn a_destroyed_stream_finishes_and_its_handle_is_gone() {
-    let fake = Fake::new(&[]);
+    let fake = Fake::new(&[("ended", "refuse")]);
     let stream = stream(NON_BLOCKING);
     let (flag, counter) = (AtomicBool::new(false), AtomicU32::new(0));
     block(stream, &flag);
@@ -281,7 +302,7 @@ fn an_event_can_stand_for_a_whole_context() {
 
 #[test]
 fn events_measure_and_refuse_to() {
-    let _fake = Fake::new(&[]);
+    let _fake = Fake::new(&[("ended", "refuse")]);
     let stream = stream(NON_BLOCKING);
     let (start, end, silent) = (event(0), event(0), event(2));
     let mut time = 0.0;

@@ -2785,7 +2785,8 @@ C_Status millpond_copy(millpond_device *device,
 /**
  * Queues a copy on `stream`. Device memory and memory of `millpond_host_alloc` must stay unchanged until the copy is
  * done, but the latter may be freed before. Other host memory that is the source has been read when this returns;
- * other host memory that is the destination may be written until the copy is done.
+ * other host memory that is the destination may be written until the copy is done: on `cuda` the call waits for that,
+ * and for what was queued on `stream` before, unless the stream is captured.
  *
  * Errors: as `millpond_copy`, and UNKNOWN_STREAM.
  */
@@ -2897,7 +2898,8 @@ C_Status millpond_stream_destroy(millpond_device *device,
 /**
  * Must be called before a stream that was created elsewhere (a `CUstream` of the framework) is destroyed by its
  * creator, if it was ever passed to Millpond. Afterwards Millpond does not query the device about that stream any
- * more, which would be undefined for a destroyed one. Its live blocks stay valid. Work queued on it still runs; the
+ * more, which is undefined for a destroyed one and can crash the process; with the option `streams_announced` the
+ * program promises this call. Its live blocks stay valid. Work queued on it still runs; the
  * call waits for it if no event can be recorded on it. NULL and the per-thread default stream: no-op. `device` is the
  * stream's own; other devices whose memory it has used are informed.
  *

@@ -48,7 +48,8 @@ pub unsafe extern "C" fn millpond_copy(
 
 /// Queues a copy on `stream`. Device memory and memory of `millpond_host_alloc` must stay unchanged until the copy is
 /// done, but the latter may be freed before. Other host memory that is the source has been read when this returns;
-/// other host memory that is the destination may be written until the copy is done.
+/// other host memory that is the destination may be written until the copy is done: on `cuda` the call waits for that,
+/// and for what was queued on `stream` before, unless the stream is captured.
 ///
 /// Errors: as `millpond_copy`, and UNKNOWN_STREAM.
 #[unsafe(no_mangle)]

@@ -105,7 +105,8 @@ pub unsafe extern "C" fn millpond_stream_destroy(device: *mut millpond_device, s
 
 /// Must be called before a stream that was created elsewhere (a `CUstream` of the framework) is destroyed by its
 /// creator, if it was ever passed to Millpond. Afterwards Millpond does not query the device about that stream any
-/// more, which would be undefined for a destroyed one. Its live blocks stay valid. Work queued on it still runs; the
+/// more, which is undefined for a destroyed one and can crash the process; with the option `streams_announced` the
+/// program promises this call. Its live blocks stay valid. Work queued on it still runs; the
 /// call waits for it if no event can be recorded on it. NULL and the per-thread default stream: no-op. `device` is the
 /// stream's own; other devices whose memory it has used are informed.
 ///

@@ -101,6 +101,9 @@ pub trait Backing: Points {
     fn capturing(&self, _stream: u64) -> bool {
         false
     }
+    /// An announced capture may have the stream from here on, or has it no more: meanwhile the stream lives, and the device may
+    /// ask it.
+    fn watch(&self, _stream: u64, _captured: bool) {}
     /// Waits on the host for everything on the device, including work of streams that have ended.
     fn sync_all(&self) -> Result<()>;
     /// Waits on the host for everything that is queued on `stream`.
@@ -126,6 +129,11 @@ pub trait Backing: Points {
     fn lists(&self, _stream: u64) -> bool {
         true
     }
+    /// Whether the stream may be given to the device also in a call of the program that does not name it. Where not, it may have
+    /// ended by then without notice; a point of all streams (`EVERY`) then stands for one of it.
+    fn lasts(&self, _stream: u64) -> bool {
+        true
+    }
     /// Whether the stream is one of the device's own. One that is not may still use the device's memory; the device's
     /// calls cannot wait for it, except through points of [`mark_elsewhere`](Self::mark_elsewhere). `UnknownStream`: it
     /// does not exist; any other error: the question could not be answered.
@@ -139,8 +147,9 @@ pub trait Backing: Points {
         ))
     }
     /// As [`mark`](Self::mark), for a stream that is not the device's own, even if it has ended since `owns` was
-    /// called. The point is passed when a wait for the whole device that begins later returns.
-    fn mark_elsewhere(&self, _stream: u64) -> Result<Option<Point>> {
+    /// called; `named`: by the program's call, so that it has not. The point is passed when a wait for the whole device that
+    /// begins later returns.
+    fn mark_elsewhere(&self, _stream: u64, _named: bool) -> Result<Option<Point>> {
         Err(Error::new(Code::Unsupported, "this device knows no streams but its own"))
     }
     /// Whether `stream` denotes the default stream, which waits for all others.

@@ -114,9 +114,18 @@ pub trait ExternalStreams: Send + Sync {
     fn is_per_thread(&self, stream: StreamId) -> bool;
     /// Tells the device that the stream is about to be destroyed by its creator: it must not be queried any more.
     fn forget(&self, stream: StreamId);
+    /// From here on the stream may be captured and lives, until this is called with `false`: so it can be asked before the device
+    /// is waited for.
+    fn watch(&self, stream: StreamId, captured: bool);
+    /// Whether the program promises to tell of the end of each stream by [`forget`](Self::forget), or to end none. Not at first.
+    fn set_announced(&self, announced: bool);
+    /// Whether the stream may be given to the driver in a call of the program that does not name it: it cannot have ended
+    /// without notice. A driver need not survive a stream that has ended.
+    fn lasts(&self, stream: StreamId) -> bool;
     /// Makes the event stand for everything queued so far on a stream that is [`Whose::Theirs`], even if the stream has
-    /// ended since. `NotPermitted` while it is being captured.
-    fn record_theirs(&self, stream: StreamId, event: EventId) -> Result<()>;
+    /// ended since; without `named`, the program's call does not name it, and it is not given to the driver. `NotPermitted`
+    /// while it is being captured.
+    fn record_theirs(&self, stream: StreamId, event: EventId, named: bool) -> Result<()>;
     /// Makes the event stand for everything queued on the device so far, on all streams, known or not. May wait on the
     /// host instead. `NotPermitted` while a known stream is being captured.
     fn record_all(&self, event: EventId) -> Result<()>;

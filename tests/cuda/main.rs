@@ -29,6 +29,7 @@ mod driver;
 #[cfg(feature = "capi")]
 mod fabric;
 mod faults;
+mod foreign;
 mod headroom;
 mod kinds;
 mod large;

@@ -1,5 +1,5 @@
-//! What memory costs in the fake driver's modelled time, beside other ways to take it. The times are a sum of published
-//! costs and no measurement (`fakecuda/README.md`); what is held here is how many calls there are, and how they compare.
+//! What memory costs in the fake driver's modelled time, beside other ways to take it. The times are a sum of what
+//! calls cost on one card (`fakecuda/README.md`); what is held here is how many calls there are, and how they compare.
 
 use crate::cuda::*;
 use millpond::runtime::{self, DeviceState, PoolId};
@@ -120,8 +120,10 @@ fn large_handles_cost_as_little_as_others_do() {
             );
             assert_eq!(fake.used(0), 0);
             if mib == 64 {
-                assert!(gib > 1 || first <= 3.0, "{first}");
-                assert!(gib == 1 || both <= 1.5, "{both}");
+                // One cuMemAlloc is out of reach: on the card that the costs are from, opening 16 mappings alone takes four
+                // times as long.
+                assert!(gib > 1 || first <= 7.0 && both <= 0.5, "{first} {both}");
+                assert!(both <= 1.5, "{both}");
             }
         }
         fake.end();

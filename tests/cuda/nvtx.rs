@@ -264,6 +264,7 @@ fn inside_captures() {
     }
     let fake = Fake::new(&[("driver", "12080"), ("capacity", "320M")], |_| {});
     let d = runtime::device("cuda", 0).unwrap();
+    d.options().set("streams_announced:on").unwrap(); // else the stream is not asked
     let (m, s) = (d.memory(), fake.foreign_stream(0, 1));
     let observe: extern "C" fn(Option<unsafe extern "C" fn(*const c_char, usize) -> u32>) =
         fake.driver("fakecuda_observe");

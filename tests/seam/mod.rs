@@ -228,10 +228,13 @@ impl<H: Hook> ExternalStreams for Seam<H> {
         is_default as is_default(stream: StreamId) -> bool;
         is_per_thread as is_per_thread(stream: StreamId) -> bool;
         stream_forgotten as forget(stream: StreamId) -> ();
+        stream_watched as watch(stream: StreamId, captured: bool) -> ();
+        streams_announced as set_announced(announced: bool) -> ();
+        stream_lasts as lasts(stream: StreamId) -> bool;
     }
     calls! { in_external;
         stream_owner as owner(stream: StreamId) -> Whose;
-        event_record_theirs as record_theirs(stream: StreamId, event: EventId) -> ();
+        event_record_theirs as record_theirs(stream: StreamId, event: EventId, named: bool) -> ();
         event_record_all as record_all(event: EventId) -> ();
         capture_id as capture_id(stream: StreamId) -> Option<u64>;
         any_captured as any_captured() -> bool;

@@ -122,7 +122,8 @@ class StreamView {
     return check(millpond_stream_wait_event(device_.get(), raw_, event.get()));
   }
   /// Queues a copy. Each end on the device must lie inside one live block. Host memory must stay
-  /// valid until the copy is done, except that a pageable source has been read on return.
+  /// valid until the copy is done, except that a pageable source has been read on return. On cuda a
+  /// copy to pageable memory is done on return.
   MILLPOND_CPP_CHECKED C_Status copy(CopyKind kind, void* dst, const void* src,
                                      std::size_t size_bytes) const {
     return check(millpond_copy_async(device_.get(), raw_, static_cast<std::uint32_t>(kind), dst,

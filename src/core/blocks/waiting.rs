@@ -85,7 +85,7 @@ impl<'a> WaitingBlocks<'a> {
         let mut seen = None;
         if let Some(stream) = other {
             // A fence that is made now covers what the stream did before.
-            ground.order.add(&stream, &mut waits);
+            ground.order.add_named(&stream, &mut waits);
             seen = Some(stream.serial);
         }
         for u in &uses {

@@ -115,8 +115,8 @@ impl<'a> CaptureCalls<'a> {
         let ground = self.ground;
         ground.order.wait_for_marks(stream);
         ground.all_pools().for_each(|p| ground.evict(p, stream));
-        // A device that cannot be waited for during captures watches the streams that it was asked about.
-        ground.backing.capturing(stream);
+        // A device that cannot be waited for during captures asks these streams before it is.
+        ground.backing.watch(stream, true);
     }
 
     /// Ends the recording: the streams are ordinary ones again, but the capture still keeps its pool. Call it when the
@@ -130,6 +130,7 @@ impl<'a> CaptureCalls<'a> {
             fail!(Code::NotPermitted, "the capture has ended already");
         }
         streams.iter().for_each(|&s| self.ground.order.end_capture(s));
+        streams.iter().for_each(|&s| self.ground.backing.watch(s, false));
         for &s in &streams {
             self.ground.all_pools().for_each(|p| self.ground.evict(p, s));
         }

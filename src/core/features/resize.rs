@@ -39,7 +39,7 @@ pub(crate) fn resize(ground: &Ground, offset: u64, bytes: u64) -> Result<()> {
         if ground.pool(PoolId(heap.pool())).is_some_and(Pool::sleeps) {
             fail!(Code::NotPermitted, "the pool of the block sleeps");
         }
-        let recorded = heap.stream() != UNORDERED && ground.order.records(heap.stream());
+        let recorded = heap.stream() != UNORDERED && ground.order.records_later(heap.stream());
         let Some(live) = LiveBlock::lock(ground, f, heap, offset)? else {
             pause(round);
             round = round.saturating_add(1);

@@ -108,7 +108,7 @@ impl<'a> Restore<'a> {
         let ground = self.ground;
         let mut ready = Ready::default();
         for _ in 0..TRIES {
-            let captured = |s: &&RecordedStream| s.serial != 0 && ground.order.records(s.id);
+            let captured = |s: &&RecordedStream| s.serial != 0 && ground.order.records_later(s.id);
             if let Some(s) = self.want.streams.values().find(captured) {
                 fail!(Code::Busy, "stream {:#x} is being captured", s.id);
             }
@@ -288,7 +288,7 @@ impl<'a> Restore<'a> {
         let ground = self.ground;
         let mut waits = Waits::default();
         for stream in &missing.streams {
-            if ground.order.is_captured(stream.id) {
+            if ground.order.is_captured_later(stream.id) {
                 fail!(Code::Busy, "stream {:#x} is being captured", stream.id);
             }
             ground.order.add(stream, &mut waits);
@@ -308,7 +308,7 @@ impl<'a> Restore<'a> {
             if to.stream() == RETIRED {
                 return impossible("memory of a stream that has ended has gone to another");
             }
-            if !wait_for_giver(ground, giver, to, Terms::Wait) {
+            if !wait_for_giver(ground, giver, (to, false), Terms::Wait) {
                 fail!(Code::Busy, "memory cannot move between streams of the pool now");
             }
             ready.ordered.insert(pair);

@@ -74,7 +74,7 @@ impl<'a> Uses<'a> {
             // For a stream that differs on each thread the end is now: the default stream, which stands for it, has
             // other uses.
             Some(fence) if used.elsewhere || used.id == stream && !ground.order.is_captured(stream) => fence,
-            _ => match ground.order.fence(&used) {
+            _ => match ground.order.fence_of_named(&used) {
                 Ok(fence) => fence,
                 // No fence can be made now: the use continues until the free.
                 Err(_) => return self.record(offset, stream),

@@ -62,9 +62,21 @@ impl Order {
         !Self::is_word(stream) && (self.route(stream).is_some() || self.backing().capturing(stream))
     }
 
+    /// The same for a stream that the program's call does not name, and which may have ended without notice: where that cannot
+    /// be ruled out, whether any is recorded.
+    pub(crate) fn records_later(&self, stream: u64) -> bool {
+        let asked = || if self.backing().lasts(stream) { stream } else { EVERY };
+        !Self::is_word(stream) && (self.route(stream).is_some() || self.backing().capturing(asked()))
+    }
+
     /// Whether the stream can currently neither be marked nor made to wait.
     pub(crate) fn is_captured(&self, stream: u64) -> bool {
         self.records(stream) || self.captured.load(Relaxed) > 0 && self.concerns_all(stream)
+    }
+
+    /// The same for a stream that the program's call does not name.
+    pub(crate) fn is_captured_later(&self, stream: u64) -> bool {
+        self.records_later(stream) || self.captured.load(Relaxed) > 0 && self.concerns_all(stream)
     }
 
     /// Whether the device knows of a capture that was not announced to us.

@@ -3,6 +3,7 @@
 //! A stream that ends leaves a fence behind before the device stops listing it, so no thread misses both. Nothing here
 //! holds a lock while it calls the device.
 
+use super::super::backing::Point;
 use super::super::types::EVERY;
 use super::Order;
 use super::fence::Fence;
@@ -80,7 +81,7 @@ impl Order {
         let known = lock(&self.streams).elsewhere.get(&id).and_then(Weak::upgrade);
         let Some(stream) = known else { return };
         // If no point can be made now, that is left for later: the backing knows what to do for an ended stream.
-        if let Ok(made) = self.mark(&stream) {
+        if let Ok(made) = self.mark(&stream, true) {
             let fence = self.source.fence(stream.serial, made);
             if made.is_none() {
                 fence.set_passed();
@@ -108,10 +109,29 @@ impl Order {
         if stream.ends.swap(true, AcqRel) {
             fail!(Code::UnknownStream, "stream {id:#x} is being ended by another thread");
         }
-        let made: Result<_> = self.mark(&stream);
+        let made: Result<_> = self.mark(&stream, true);
         let waited = made.is_err() && self.check_wait().and_then(|()| self.backing().sync_stream(id)).is_ok();
         let over = waited || matches!(made, Ok(None));
-        // If it could not be waited for either, only a wait for the device passes the fence.
+        let ending = self.leave(stream, made, over);
+        self.wait_for_askers(id);
+        Ok(ending)
+    }
+
+    /// The device has made a stream with that id. If an earlier one with that id is still known, it has ended without notice,
+    /// and leaves a fence behind that covers everything on the device. Must be followed by [`ended`](Self::ended).
+    pub(crate) fn ended_unnoticed(&self, id: u64) -> Option<Ending> {
+        let stream = lock(&self.streams).known.get(&id).cloned()?;
+        if stream.ends.swap(true, AcqRel) {
+            return None;
+        }
+        let made = self.mark_at(&stream, false);
+        let over = matches!(made, Ok(None));
+        Some(self.leave(stream, made, over))
+    }
+
+    /// The stream leaves a fence behind: at the point, if one could be made; `over`: its work is done.
+    fn leave(&self, stream: Arc<Stream>, made: Result<Option<Point>>, over: bool) -> Ending {
+        // If none could, and it could not be waited for either, only a wait for the device passes the fence.
         let fence = self.source.fence(stream.serial, made.ok().flatten());
         if over {
             fence.set_passed();
@@ -123,8 +143,7 @@ impl Order {
             self.count_left(&s);
         }
         *lock(&stream.end) = Some(fence);
-        self.wait_for_askers(id);
-        Ok(Ending { stream })
+        Ending { stream }
     }
 
     /// The stream has ended: only its fence stands for it here, and its id may be reused.

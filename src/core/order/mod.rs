@@ -109,12 +109,23 @@ impl Order {
         if self.backing().ordered_by(id) { id } else { 0 }
     }
 
-    /// A fence for what is queued on `stream` now; `None`: all of it is done. `Err`: no fence can be made now.
+    /// A fence for what is queued on `stream` now; `None`: all of it is done. `Err`: no fence can be made now. The call of
+    /// the program need not name the stream, which may have ended without notice: where that cannot be ruled out, the fence
+    /// is one of all streams.
     pub(crate) fn fence(&self, stream: &Arc<Stream>) -> Result<Option<Fence>> {
+        self.fence_of(stream, false)
+    }
+
+    /// The same for a stream that the program's call names, and which has not ended then.
+    pub(crate) fn fence_of_named(&self, stream: &Arc<Stream>) -> Result<Option<Fence>> {
+        self.fence_of(stream, true)
+    }
+
+    fn fence_of(&self, stream: &Arc<Stream>, named: bool) -> Result<Option<Fence>> {
         if let Some(end) = stream.end() {
             return Ok(Some(end).filter(|f| !f.ask()));
         }
-        let made = self.mark(stream);
+        let made = self.mark(stream, named);
         // A thread that ends a stream leaves its fence first: a point that came too late, or was made on a new stream
         // with that id, is not trusted.
         if let Some(end) = stream.end() {
@@ -124,19 +135,25 @@ impl Order {
         Ok(made?.map(|point| self.source.fence(stream.serial, Some(point))))
     }
 
-    /// Makes a point on the stream while no capture can begin; `None`: everything queued there is done.
-    fn mark(&self, stream: &Stream) -> Result<Option<Point>> {
-        let id = stream.id;
+    /// Makes a point on the stream while no capture can begin; `None`: everything queued there is done. `named`: as in
+    /// [`fence_of_named`](Self::fence_of_named).
+    fn mark(&self, stream: &Stream, named: bool) -> Result<Option<Point>> {
+        self.mark_at(stream, named || self.backing().lasts(stream.id))
+    }
+
+    /// The same; without `alive`, the stream is not given to the device, and the point is one of all streams.
+    fn mark_at(&self, stream: &Stream, alive: bool) -> Result<Option<Point>> {
         let point = if stream.elsewhere {
-            self.backing().mark_elsewhere(id)?
+            self.backing().mark_elsewhere(stream.id, alive)?
         } else {
+            let id = if alive { stream.id } else { EVERY };
             let _marking = self.note(id)?;
             // A thread that ends a stream says so first, and then waits for such notes.
-            if stream.end().is_some() || !self.backing().lists(id) {
-                fail!(Code::UnknownStream, "stream {id:#x} has ended");
+            if stream.end().is_some() || !self.backing().lists(stream.id) {
+                fail!(Code::UnknownStream, "stream {:#x} has ended", stream.id);
             }
             if self.backing().capturing(id) {
-                fail!(Code::Busy, "stream {id:#x} is being captured");
+                fail!(Code::Busy, "stream {:#x}, or one that may be it, is being captured", stream.id);
             }
             let point = self.backing().mark(id)?;
             // Nobody announces the captures of others. One that has begun since has the point, which must not be asked.
@@ -155,6 +172,11 @@ impl Order {
         }
     }
 
+    /// Whether the stream may be given to the device in calls of the program that do not name it.
+    pub(crate) fn lasts(&self, id: u64) -> bool {
+        self.backing().lasts(id)
+    }
+
     /// A number higher than all earlier ones.
     pub(crate) fn now(&self) -> u64 {
         self.source.next()
@@ -162,8 +184,17 @@ impl Order {
 
     /// Adds a fence for what is queued on the stream now to `waits`.
     pub(crate) fn add(&self, stream: &Arc<Stream>, waits: &mut Waits) {
+        self.add_fence(stream, false, waits);
+    }
+
+    /// The same for a stream that the program's call names.
+    pub(crate) fn add_named(&self, stream: &Arc<Stream>, waits: &mut Waits) {
+        self.add_fence(stream, true, waits);
+    }
+
+    fn add_fence(&self, stream: &Arc<Stream>, named: bool, waits: &mut Waits) {
         let since = self.source.next();
-        match self.fence(stream) {
+        match self.fence_of(stream, named) {
             Ok(None) => {}
             Ok(Some(fence)) => waits.push(fence),
             Err(_) => waits.owe(stream.clone(), since),
@@ -206,8 +237,11 @@ impl Order {
 
     /// Whether everything that is queued on a stream now is done; `false` if that is unknown. Does not disturb a capture of
     /// the stream, whenever that begins: it queries an event, not the stream. On the default stream it disturbs captures
-    /// that begin just then and wait for that stream, as all work there does.
+    /// that begin just then and wait for that stream, as all work there does. A stream that may have ended is not asked.
     pub(crate) fn is_done(&self, id: u64) -> bool {
+        if !self.lasts(id) {
+            return false;
+        }
         let stream = self.stream(id);
         match self.fence(&stream) {
             Ok(fence) => fence.is_none(),
@@ -254,8 +288,14 @@ impl Order {
         }
     }
 
-    /// Makes work queued on `stream` from now on wait for the fence, on the device. `Ok(false)`: that is not possible;
-    /// `Busy` while the stream is captured.
+    /// As [`hold_back`](Self::hold_back), but the program's call does not name the stream, which may have ended without notice:
+    /// nothing is queued on it where that cannot be ruled out.
+    pub(crate) fn hold_back_later(&self, stream: u64, fence: &Fence) -> Result<bool> {
+        if self.backing().lasts(stream) { self.hold_back(stream, fence) } else { Ok(fence.is_passed()) }
+    }
+
+    /// Makes work queued on `stream`, which the program's call names, wait for the fence from now on, on the device.
+    /// `Ok(false)`: that is not possible; `Busy` while the stream is captured.
     pub(crate) fn hold_back(&self, stream: u64, fence: &Fence) -> Result<bool> {
         if fence.is_passed() {
             return Ok(true);

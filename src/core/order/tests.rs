@@ -90,7 +90,7 @@ impl Backing for Fake {
         self.call("mark", stream)?;
         Ok(Some(self.point()))
     }
-    fn mark_elsewhere(&self, stream: u64) -> Result<Option<Point>> {
+    fn mark_elsewhere(&self, stream: u64, _: bool) -> Result<Option<Point>> {
         self.call("mark", stream)?;
         Ok(Some(self.point()))
     }

@@ -74,7 +74,7 @@ impl Search<'_> {
                 g.account.claim_own(mine, claim);
                 (from, claim, g.begin_transit(Parts::Of(pool, mine)))
             };
-            let agreed = wait_for_giver(ground, from, taker, terms);
+            let agreed = wait_for_giver(ground, from, (taker, true), terms);
             let to = if agreed { taker } else { giver };
             let mut g = ground.growing();
             g.account.unclaim_own(mine, claim);
@@ -183,8 +183,14 @@ impl Growing<'_> {
 }
 
 /// Makes the taker wait for the giver's stream, if the terms allow that and it is necessary. Returns whether memory that
-/// was just taken out of the giver's heap may go to the taker's.
-pub(crate) fn wait_for_giver(ground: &Ground, giver: Giver, taker: &'static Heap, terms: Terms) -> bool {
+/// was just taken out of the giver's heap may go to the taker's. With the taker comes whether the program's call names its
+/// stream.
+pub(crate) fn wait_for_giver(
+    ground: &Ground,
+    giver: Giver,
+    (taker, named): (&'static Heap, bool),
+    terms: Terms,
+) -> bool {
     if giver.id == UNORDERED {
         return true; // free memory there has waited for everyone already
     }
@@ -197,11 +203,17 @@ pub(crate) fn wait_for_giver(ground: &Ground, giver: Giver, taker: &'static Heap
         Ok(None) => true,
         _ if terms == Terms::Idle => false,
         Ok(Some(fence)) if to == UNORDERED => ground.order.sync(&fence).is_ok(),
-        Ok(Some(fence)) => match ground.order.hold_back(to, &fence) {
-            Ok(true) => true,
-            Err(e) if not_now(&e) => false,
-            _ => ground.order.sync(&fence).is_ok(),
-        },
+        Ok(Some(fence)) => {
+            let held = match named {
+                true => ground.order.hold_back(to, &fence),
+                false => ground.order.hold_back_later(to, &fence),
+            };
+            match held {
+                Ok(true) => true,
+                Err(e) if not_now(&e) => false,
+                _ => ground.order.sync(&fence).is_ok(),
+            }
+        }
         // How far the stream's work is can only be known after a wait for the whole device.
         Err(_) => ground.order.sync_device().is_ok(),
     }

@@ -448,6 +448,7 @@ impl Driver {
 
     /// A pool of the device's memory that keeps up to `keep` unused bytes across waits.
     pub(super) fn pool_create(&self, device: i32, keep: u64) -> Result<u64> {
+        let _relaxed = self.relaxed();
         let properties = CUmemPoolProps {
             allocType: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
             handleTypes: CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
@@ -476,18 +477,22 @@ impl Driver {
         self.check(call!(self.cuMemPoolSetAccess(pool as usize as CUmemoryPool, &description, 1)))
     }
     pub(super) fn pool_destroy(&self, pool: u64) -> Result<()> {
+        let _relaxed = self.relaxed();
         self.check(call!(self.cuMemPoolDestroy(pool as usize as CUmemoryPool)))
     }
     pub(super) fn pool_alloc(&self, pool: u64, s: u64, bytes: u64) -> Result<u64> {
+        let _relaxed = self.relaxed();
         let mut at = 0;
         let pool = pool as usize as CUmemoryPool;
         self.check_stream(call!(self.cuMemAllocFromPoolAsync(&mut at, bytes as usize, pool, stream(s))))?;
         Ok(at)
     }
     pub(super) fn pool_free(&self, addr: u64, s: u64) -> Result<()> {
+        let _relaxed = self.relaxed();
         self.check_stream(call!(self.cuMemFreeAsync(addr, stream(s))))
     }
     pub(super) fn pool_trim(&self, pool: u64, keep: u64) -> Result<()> {
+        let _relaxed = self.relaxed();
         self.check(call!(self.cuMemPoolTrimTo(pool as usize as CUmemoryPool, keep as usize)))
     }
     pub(super) fn pool_number(&self, pool: u64, which: CUmemPool_attribute) -> Result<u64> {

@@ -4,8 +4,9 @@
 //! default stream (NULL, `CU_STREAM_LEGACY`) and the calling thread's own (`CU_STREAM_PER_THREAD`).
 //!
 //! A stream or event that was created here and destroyed is kept for the next one that is created: so nobody else can
-//! get its handle, and use after the end is recognised. A handle that somebody else created can be told from a dead one
-//! only as far as the driver can; its creator keeps it alive while it is in use here.
+//! get its handle, and use after the end is recognised. A handle that somebody else created cannot be told from a dead one:
+//! drivers were seen to crash on those, and to give the handle to the next stream at once. So such a handle is given to the
+//! driver in calls that name it, and in others only if the program has promised to tell of its end.
 //!
 //! The driver says in which context a stream is. A stream of another context (another device's, or one that a program
 //! created) orders nothing here, but a point in its work can be marked: by an event of that context, and a stream of
@@ -60,13 +61,17 @@ pub(super) struct HandleTable {
     any_timed: AtomicBool,
     /// What the streams that were created here are like, also those that have ended; default where none is listed.
     kinds: Mutex<BTreeMap<u64, StreamKind>>,
-    /// Streams that were created elsewhere and have been asked about captures.
+    /// Whether the program has promised that.
+    announced: AtomicBool,
+    /// Then, streams that were created elsewhere and have been asked about captures.
     seen: Mutex<BTreeSet<u64>>,
+    /// Streams of announced captures, which live until those have ended.
+    watched: Mutex<BTreeSet<u64>>,
     /// Streams that were created elsewhere and were of our context when last asked about.
     ours: Mutex<BTreeSet<u64>>,
-    /// The contexts of the others. Includes streams that have ended since; all work of that context is waited for
-    /// instead.
-    theirs: Mutex<BTreeMap<u64, Context>>,
+    /// The contexts of the others: of one handle several, if it has come again in another context. Includes streams that
+    /// have ended since; all work of those contexts is waited for instead.
+    theirs: Mutex<BTreeMap<u64, BTreeSet<Context>>>,
     /// Streams of ours that wait for streams of other contexts.
     bridges: Mutex<VecDeque<u64>>,
 }
@@ -82,7 +87,9 @@ impl HandleTable {
             timed: Mutex::default(),
             any_timed: AtomicBool::new(false),
             kinds: Mutex::default(),
+            announced: AtomicBool::new(false),
             seen: Mutex::default(),
+            watched: Mutex::default(),
             ours: Mutex::default(),
             theirs: Mutex::default(),
             bridges: Mutex::default(),
@@ -114,36 +121,77 @@ impl HandleTable {
             return Ok(Whose::Ours);
         }
         lock(&self.ours).remove(&stream);
-        lock(&self.theirs).insert(stream, context);
+        lock(&self.theirs).entry(stream).or_default().insert(context);
         Ok(Whose::Theirs)
     }
 
     /// Makes our event stand for everything queued so far on a stream of another context.
-    pub(super) fn record_theirs(&self, stream: u64, event: u64, ours: Context) -> Result<()> {
+    pub(super) fn record_theirs(&self, stream: u64, event: u64, ours: Context, named: bool) -> Result<()> {
         let _relaxed = self.driver.relaxed();
-        let there = match self.driver.stream_context(stream) {
-            Ok(context) if context != ours => Some(context),
-            // The stream has ended without notice.
-            Ok(_) => None,
-            Err(e) if e.code() == Code::UnknownStream => None,
-            Err(e) => return Err(e),
+        let there = match named.then(|| self.driver.stream_context(stream)) {
+            Some(Ok(context)) if context != ours => Some(context),
+            // The stream may have ended, or has ended, without notice.
+            None | Some(Ok(_)) => None,
+            Some(Err(e)) if e.code() == Code::UnknownStream => None,
+            Some(Err(e)) => return Err(e),
         };
         if there.is_some() && self.driver.capture_id(stream)?.is_some() {
             fail!(Code::NotPermitted, "stream {stream:#x} is being captured");
         }
-        let known = || lock(&self.theirs).get(&stream).copied();
-        let Some(context) = there.or_else(known) else {
+        let mut contexts = lock(&self.theirs).get(&stream).cloned().unwrap_or_default();
+        contexts.extend(there);
+        if contexts.is_empty() {
             fail!(Code::UnknownStream, "stream {stream:#x} has ended, and nobody knows whose it was");
-        };
-        let theirs = self.event_there(context, there.map(|_| stream))?;
-        let recorded = self.bridge().and_then(|bridge| {
-            let waits = self.driver.stream_wait(bridge, theirs);
+        }
+        let mut theirs = Vec::new();
+        let made = contexts.into_iter().try_for_each(|context| {
+            let at = if there == Some(context) { Some(stream) } else { None };
+            self.event_there(context, at).map(|e| theirs.push(e))
+        });
+        let recorded = made.and_then(|()| self.bridge()).and_then(|bridge| {
+            let waits = theirs.iter().try_for_each(|&e| self.driver.stream_wait(bridge, e));
             let recorded = waits.and_then(|()| self.driver.event_record(event, bridge));
             lock(&self.bridges).push_back(bridge);
             recorded
         });
-        let _ = self.driver.event_destroy(theirs); // a queued wait no longer needs it
+        for e in theirs {
+            let _ = self.driver.event_destroy(e); // a queued wait no longer needs it
+        }
         recorded
+    }
+
+    /// See [`ExternalStreams::watch`](crate::device::ExternalStreams::watch).
+    pub(super) fn watch(&self, stream: u64, captured: bool) {
+        let mut watched = lock(&self.watched);
+        if captured {
+            watched.insert(stream)
+        } else {
+            watched.remove(&stream)
+        };
+    }
+
+    /// See [`ExternalStreams::set_announced`](crate::device::ExternalStreams::set_announced).
+    pub(super) fn set_announced(&self, announced: bool) {
+        // Relaxed: the promise is about streams that are named later.
+        self.announced.store(announced, Relaxed);
+        if !announced {
+            lock(&self.seen).clear();
+        }
+    }
+
+    /// Whether streams that were created elsewhere may be given to the driver later. Without events for a whole context there is
+    /// no other way but to wait on the host at each of the calls.
+    fn is_announced(&self) -> bool {
+        self.announced.load(Relaxed) || !self.driver.records_contexts()
+    }
+
+    /// See [`ExternalStreams::lasts`](crate::device::ExternalStreams::lasts).
+    pub(super) fn lasts(&self, stream: u64) -> bool {
+        if stream <= PER_THREAD || self.is_announced() {
+            return true;
+        }
+        let s = lock(&self.streams);
+        s.live.contains(&stream) || s.ended.contains(&stream)
     }
 
     /// A new event of another context, recorded on a stream there, or after all of that context's streams.
@@ -198,13 +246,14 @@ impl HandleTable {
             Err(e) if stream <= LEGACY && e.code() == Code::NotPermitted => Some(u64::MAX),
             other => other?,
         };
-        if stream > PER_THREAD && !lock(&self.streams).live.contains(&stream) {
+        if self.is_announced() && stream > PER_THREAD && !lock(&self.streams).live.contains(&stream) {
             lock(&self.seen).insert(stream);
         }
         Ok(id)
     }
 
-    /// A known stream that is being captured; 0 stands for one that is not known by its handle.
+    /// A known stream that is being captured; 0 stands for one that is not known by its handle. Of streams that were created
+    /// elsewhere only blocking ones and those of announced captures are found, unless the program tells of their end.
     pub(super) fn captured(&self) -> Result<Option<u64>> {
         if self.capture_id(0)?.is_some() {
             return Ok(Some(0));
@@ -215,7 +264,8 @@ impl HandleTable {
                 return Ok(Some(s));
             }
         }
-        let seen: Vec<u64> = lock(&self.seen).iter().copied().collect();
+        let watched: Vec<u64> = lock(&self.watched).iter().copied().collect();
+        let seen = watched.into_iter().chain(lock(&self.seen).iter().copied()).collect::<BTreeSet<u64>>();
         for s in seen {
             match self.driver.capture_id(s) {
                 Ok(None) => {}
@@ -230,12 +280,15 @@ impl HandleTable {
     /// The creator of the stream destroys it.
     pub(super) fn forget(&self, stream: u64) {
         lock(&self.seen).remove(&stream);
+        lock(&self.watched).remove(&stream);
         lock(&self.ours).remove(&stream);
     }
 
     pub(super) fn create(&self, kind: StreamKind) -> Result<u64> {
         let make = || {
             let made = self.driver.stream_create(kind.priority, kind.non_blocking)?;
+            // One that was created elsewhere may have had the handle, and ended without notice.
+            self.forget(made);
             lock(&self.makers.streams).insert(made, self.ordinal);
             if kind != StreamKind::default() {
                 lock(&self.kinds).insert(made, kind);

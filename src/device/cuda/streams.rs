@@ -128,9 +128,21 @@ impl ExternalStreams for Card {
         self.handles.forget(stream);
     }
 
-    fn record_theirs(&self, stream: StreamId, event: EventId) -> Result<()> {
+    fn watch(&self, stream: StreamId, captured: bool) {
+        self.handles.watch(stream, captured);
+    }
+
+    fn set_announced(&self, announced: bool) {
+        self.handles.set_announced(announced);
+    }
+
+    fn lasts(&self, stream: StreamId) -> bool {
+        self.handles.lasts(stream)
+    }
+
+    fn record_theirs(&self, stream: StreamId, event: EventId, named: bool) -> Result<()> {
         let _in = self.enter()?;
-        self.handles.record_theirs(stream, event, self.primary.context)
+        self.handles.record_theirs(stream, event, self.primary.context, named)
     }
 
     fn record_all(&self, event: EventId) -> Result<()> {

@@ -152,12 +152,12 @@ impl Backing for DeviceBacking {
         Ok(self.record(c.device, stream)?.map(|e| self.points.of_event(e)))
     }
 
-    fn mark_elsewhere(&self, stream: u64) -> Result<Option<Point>> {
+    fn mark_elsewhere(&self, stream: u64, named: bool) -> Result<Option<Point>> {
         let c = self.call()?;
         self.bury(c.device);
         let event = self.event(c.device)?;
         let recorded =
-            self.calls.of_events(|| external(c.device).and_then(|e| e.record_theirs(stream, event)));
+            self.calls.of_events(|| external(c.device).and_then(|e| e.record_theirs(stream, event, named)));
         let event = self.recorded(event, recorded)?;
         Ok(Some(self.points.of_event(event)))
     }
@@ -173,6 +173,14 @@ impl Backing for DeviceBacking {
         match stream {
             EVERY => external.any_captured().unwrap_or(false),
             s => matches!(external.capture_id(s), Ok(Some(_))),
+        }
+    }
+
+    fn watch(&self, stream: u64, captured: bool) {
+        // A device that has ended is not waited for.
+        let Ok(c) = self.call() else { return };
+        if let Some(external) = c.device.external_streams() {
+            external.watch(stream, captured);
         }
     }
 
@@ -206,6 +214,10 @@ impl Backing for DeviceBacking {
 
     fn lists(&self, stream: u64) -> bool {
         stream == EVERY || self.device.external_streams().is_some() || lock(&self.streams).contains(&stream)
+    }
+
+    fn lasts(&self, stream: u64) -> bool {
+        self.device.external_streams().is_none_or(|e| e.lasts(stream))
     }
 
     fn owns(&self, stream: u64) -> Result<bool> {

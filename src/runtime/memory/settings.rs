@@ -37,6 +37,13 @@ impl MemorySettings<'_> {
         let limit = if most == u64::MAX { 0 } else { most };
         let careful = o.on(Key::ThrowOnCudamallocOom);
         self.time_calls(o.on(Key::LatencyHistograms));
+        let device = match &self.0.how {
+            How::Pooled(p) => &*p.device,
+            How::Unpooled(u) => u.device(),
+        };
+        if let Some(external) = device.external_streams() {
+            external.set_announced(o.on(Key::StreamsAnnounced));
+        }
         match &self.0.how {
             How::Pooled(p) => {
                 let threshold = o.fraction(Key::GarbageCollectionThreshold);

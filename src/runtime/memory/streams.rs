@@ -20,6 +20,9 @@ impl KnownStreams<'_> {
     /// Must be called when the device has created `stream`.
     pub fn created(&self, stream: StreamId) {
         self.0.order().made(stream);
+        if let Some(ending) = self.0.order().ended_unnoticed(stream) {
+            self.ended(ending);
+        }
         self.0.backing().add_stream(stream);
     }
 

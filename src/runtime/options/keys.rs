@@ -32,10 +32,11 @@ pub(crate) enum Key {
     EmptyCacheFloorMb,
     PinnedLimitMb,
     PinnedNumaNode,
+    StreamsAnnounced,
 }
 
 /// The number of keys.
-pub(super) const COUNT: usize = 26;
+pub(super) const COUNT: usize = 27;
 
 /// Which values a key takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -143,6 +144,7 @@ pub(super) const KEYS: [Info; COUNT] = [
     info(Key::EmptyCacheFloorMb, "empty_cache_floor_mb", Kind::Segment { least: 0 }, Value::Segment(None)),
     info(Key::PinnedLimitMb, "pinned_limit_mb", Kind::Mib { least: 0, word: true }, Value::Mib(None)),
     info(Key::PinnedNumaNode, "pinned_numa_node", Kind::Node, Value::Node(None)),
+    info(Key::StreamsAnnounced, "streams_announced", Kind::OnOff, Value::OnOff(false)),
 ];
 
 // The number of a key is its index.

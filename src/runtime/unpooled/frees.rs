@@ -70,14 +70,19 @@ impl Unpooled {
             let hand = self.hand(&mut a, block.info.pool);
             (block, hand)
         };
-        let waits = self.waits_of(&block, given);
+        let named = own.is_some() && stream == own;
+        let waits = self.waits_of(&block, given, named);
         let mut freed = Freed { block, waits };
-        let given = self.give_back(&mut freed);
+        let given = self.give_back(&mut freed, named);
         let mut a = lock(&self.account);
         match given {
             Ok(()) => Ok(()),
             // For the caller it is freed; it goes back to the device later.
             Err(e) if not_now(&e) => {
+                // By then nobody names the block's stream.
+                if let Some(own) = freed.block.own.as_ref().filter(|_| named) {
+                    self.order.owe(own, &mut freed.waits);
+                }
                 a.freed.push_back(freed);
                 Ok(())
             }
@@ -103,13 +108,19 @@ impl Unpooled {
         InHand { memory: self, given: None }
     }
 
-    /// What must have passed before the block goes back to the device, besides what its own stream orders.
-    fn waits_of(&self, block: &Block, given: Option<Arc<Stream>>) -> Waits {
+    /// Whether the driver can queue a free on the block's own stream; `named`: by the program's call.
+    fn takes_frees(&self, own: &Stream, named: bool) -> bool {
+        own.end().is_none() && (named || self.order.lasts(own.id))
+    }
+
+    /// What must have passed before the block goes back to the device, besides what its own stream orders, which the
+    /// program's call may have named.
+    fn waits_of(&self, block: &Block, given: Option<Arc<Stream>>, named: bool) -> Waits {
         let mut waits = Waits::default();
         match &block.own {
             None => self.order.add_all(&mut waits),
             // The driver queues a free on the block's own stream, as long as that exists.
-            Some(own) if !self.by_driver || own.end().is_some() => self.order.add(own, &mut waits),
+            Some(own) if !self.by_driver || !self.takes_frees(own, named) => self.order.add(own, &mut waits),
             Some(_) => {}
         }
         for s in block.used_by.iter().chain(&given) {
@@ -124,13 +135,13 @@ impl Unpooled {
         waits
     }
 
-    /// Gives a freed block back to the device.
-    fn give_back(&self, freed: &mut Freed) -> Result<()> {
+    /// Gives a freed block back to the device; `named`: the program's call names its stream.
+    fn give_back(&self, freed: &mut Freed, named: bool) -> Result<()> {
         let info = freed.block.info;
         let mut home = 0;
         if self.by_driver {
             reentry::may_block()?;
-            home = freed.block.own.as_ref().filter(|s| s.end().is_none()).map_or(0, |s| s.id);
+            home = freed.block.own.as_ref().filter(|s| self.takes_frees(s, named)).map_or(0, |s| s.id);
             if freed.waits.owes() {
                 self.order.sync_waits(&mut freed.waits)?;
             }
@@ -189,7 +200,7 @@ impl Unpooled {
         }
         for _ in 0..count {
             let Some((mut freed, _hand)) = self.take_freed(None) else { break };
-            if self.order.settle(&mut freed.waits) && self.give_back(&mut freed).is_ok() {
+            if self.order.settle(&mut freed.waits) && self.give_back(&mut freed, false).is_ok() {
                 any = true;
             } else {
                 lock(&self.account).freed.push_back(freed);
@@ -210,7 +221,8 @@ impl Unpooled {
                 continue;
             };
             left -= 1;
-            let done = self.order.sync_waits(&mut freed.waits).and_then(|()| self.give_back(&mut freed));
+            let done =
+                self.order.sync_waits(&mut freed.waits).and_then(|()| self.give_back(&mut freed, false));
             if done.is_err() {
                 let mut a = lock(&self.account);
                 left = left.min(a.freed.len());
@@ -261,7 +273,8 @@ impl Unpooled {
         }
         for _ in 0..count().0 {
             let Some((mut freed, _hand)) = self.take_freed(pool) else { break };
-            let done = self.order.sync_waits(&mut freed.waits).and_then(|()| self.give_back(&mut freed));
+            let done =
+                self.order.sync_waits(&mut freed.waits).and_then(|()| self.give_back(&mut freed, false));
             if done.is_ok() {
                 return true;
             }

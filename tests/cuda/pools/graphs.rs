@@ -378,6 +378,8 @@ fn a_callback_beside_a_capture_may_free() {
 #[test]
 fn a_capture_that_only_the_driver_knows_is_not_disturbed() {
     on_streams(|fake, d, s, made, mode| {
+        // A stream that was created elsewhere is asked only if it cannot end without notice.
+        d.options().set("streams_announced:on").unwrap();
         let (m, t) = (d.memory(), d.streams().create().unwrap());
         let kept = m.alloc(POOL, s, 3 * MIB).unwrap(); // the stream is known from here on
         let x = m.alloc(POOL, t, 3 * MIB).unwrap();
