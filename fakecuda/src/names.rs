@@ -66,10 +66,11 @@ impl World {
         }
     }
 
-    /// The stream or event ends: its handle may come again at once.
+    /// The stream or event ends: its handle may come again at once, or never, as the settings are now.
     pub(crate) fn unname(&mut self, what: Named, handle: u64) {
+        let reuse = self.config.reuse;
         let names = self.names(what);
-        if names.numbers.remove(&handle).is_some() {
+        if names.numbers.remove(&handle).is_some() && reuse {
             names.free.push(handle);
         }
     }

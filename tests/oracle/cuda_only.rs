@@ -39,7 +39,7 @@ impl Run {
             let status = unsafe { millpond_stream_forget(api::ptr(at.0), api::ptr(handle as usize)) };
             api::outcome(status)?;
         }
-        gpu::stream_destroy(device, handle);
+        gpu::stream_destroy(device, handle, tell);
         Ok(())
     }
 

@@ -214,10 +214,13 @@ pub fn stream_create(device: i32, flags: u32) -> u64 {
     stream
 }
 
-pub fn stream_destroy(device: i32, handle: u64) {
+/// `told`: the library knows. Else no stream may have the handle after it: it would be taken for this one (docs/cuda.md).
+pub fn stream_destroy(device: i32, handle: u64, told: bool) {
     ourselves(device, |fake| {
         let destroy: extern "C" fn(u64) -> u32 = fake.driver("cuStreamDestroy_v2");
+        assert_eq!(fake.set("reuse", if told { "1" } else { "0" }), 0);
         assert_eq!(destroy(handle), 0);
+        assert_eq!(fake.set("reuse", "1"), 0);
     });
 }
 
