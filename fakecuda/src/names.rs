@@ -75,6 +75,10 @@ impl World {
         }
     }
 
+    #[expect(
+        clippy::print_stderr,
+        reason = "the last words of a process that the card's driver would end without any"
+    )]
     fn means_nothing(&self, what: Named, handle: u64) -> u32 {
         let call = CALL.get();
         if self.config.refuse_ended || call.is_empty() {
