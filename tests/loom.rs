@@ -418,6 +418,33 @@ fn a_restore_beside_a_poll() {
     }
 }
 
+/// A writer has looked a ring up and writes when its user has given it back, and the next one has it: what that one reads
+/// of its own positions is whole, and everything that was written there after it began, but for what was given up.
+#[test]
+fn a_ring_is_lent_again_while_a_late_writer_writes() {
+    loom::model(|| {
+        let ring = Arc::new(Ring::new(2, 2).unwrap());
+        ring.push(&[1], &[!1]);
+        let late = {
+            let ring = ring.clone();
+            thread::spawn(move || (0..2).for_each(|_| ring.push(&[2], &[!2])))
+        };
+        let first = ring.head(); // as `Lent` has it
+        ring.push(&[3], &[!3]);
+        let whole = |position| {
+            let mut r = [0; 2];
+            let seen = ring.read(position, &mut r) == Seen::Whole;
+            assert!(!seen || r[0] == !r[1], "torn: {r:?}");
+            seen.then_some(r[0])
+        };
+        whole(first);
+        late.join().unwrap();
+        assert_eq!(ring.head(), 4);
+        let own: Vec<_> = (first..4).filter_map(whole).collect();
+        assert!(!own.contains(&1), "of an earlier user: {own:?}");
+    });
+}
+
 /// Threads write into a ring that is too small for them while another one reads: what it gets is whole, of the position
 /// that it asked for, and after the end each position is there or was given up.
 #[test]

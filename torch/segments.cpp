@@ -1,5 +1,5 @@
 // All memory of a device at one moment, segment by segment, for an allocator of C++
-// (python/millpond_torch/native.cpp). Read from Millpond's own snapshot (docs/seeing.md, JSON),
+// (python/millpond_torch/native.cpp). Read from Millpond's own snapshot (docs/snapshots.md),
 // which alone has all of it; its history, which comes after the segments, is not written.
 #include <millpond/millpond.h>
 
@@ -76,6 +76,7 @@ class Reader {
   }
 
   bool in_segments() const { return part_ == "segments"; }
+  bool in_block() const { return in_segments() && depth_ == 5 && in_blocks_; }
   bool in_pool() const { return part_ == "account" && in_pools_ && depth_ == 4; }
 
   void open() {
@@ -84,7 +85,9 @@ class Reader {
       segment_ = {};
       blocks_.clear();
     }
-    if (in_segments() && depth_ == 5) blocks_.emplace_back();
+    // A segment has other lists, too.
+    if (in_segments() && depth_ == 4) in_blocks_ = key_ == "blocks";
+    if (in_block()) blocks_.emplace_back();
     if (in_pool()) pool_ = 0, name_.clear();
     token_.clear();
     key_.clear();
@@ -104,7 +107,7 @@ class Reader {
         segment_.pool_first = named->second.first;
         segment_.pool_second = named->second.second;
       }
-    } else if (in_segments() && depth_ == 5 && !blocks_.empty()) {
+    } else if (in_block() && !blocks_.empty()) {
       SegmentBlock& block = blocks_.back();
       if (key_ == "address") block.address = number;
       if (key_ == "size_bytes") block.size_bytes = block.span_bytes = number;
@@ -134,7 +137,7 @@ class Reader {
   void* user_data_;
   void (*each_)(void*, const Segment*, const SegmentBlock*);
   int depth_ = 0;
-  bool in_text_ = false, escaped_ = false, in_pools_ = false, done_ = false;
+  bool in_text_ = false, escaped_ = false, in_pools_ = false, in_blocks_ = false, done_ = false;
   std::string token_, key_, part_, name_;
   std::uint64_t pool_ = 0;
   std::map<std::uint64_t, PoolId> names_;  // by Millpond's number of the pool

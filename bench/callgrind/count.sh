@@ -1,9 +1,13 @@
 #!/bin/sh
 # Counts the instructions of a warm pair (millpond_pool_alloc and millpond_pool_free, through the C API; without a stream; by
 # place; a node of a list) with callgrind and compares them with bench/instructions.txt: times are noisy, instructions are not.
-# More than 3 % above it fails, and so does a node that needs more than 1.5 times what `new` does.
+# More than 3 % above it fails, and so does a node that needs more than 1.5 times what `new` does, and a pair that costs more
+# after a history than before it.
 #
-#   bench/callgrind/count.sh [--bless] [ARCHIVE]     ARCHIVE: the static library, default build/rust/libmillpond.a
+#   bench/callgrind/count.sh [--bless] [ARCHIVE [BARE]]
+#
+# ARCHIVE: the static library, default build/rust/libmillpond.a. BARE: the same without the counters of the statistics
+# (RUSTFLAGS="--cfg millpond_no_counters"); only with it is told what they cost.
 #
 # The pair through the entry points that PyTorch calls (libmillpond-torch.so's, linked with the archive) is counted beside
 # it, and must not take more than twice as many.
@@ -17,6 +21,7 @@ limits=bench/instructions.txt
 bless=
 [ "${1:-}" != --bless ] || { bless=1; shift; }
 archive=${1:-build/rust/libmillpond.a}
+bare=${2:-}
 [ -f "$archive" ] || fail "there is no $archive; make it first with: make build"
 need valgrind have valgrind
 need gcc c_compiler_works
@@ -26,6 +31,7 @@ install_missing
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cc -std=c11 -O2 -Iinclude bench/callgrind/pair.c "$archive" -o "$work/pair" -lpthread -ldl -lm
+[ -z "$bare" ] || cc -std=c11 -O2 -Iinclude bench/callgrind/pair.c "$bare" -o "$work/bare" -lpthread -ldl -lm
 
 c++ -std=c++17 -O2 -Iinclude -Itorch -Itorch/python/millpond_torch bench/callgrind/torch_pair.cpp torch/*.cpp "$archive" \
   -o "$work/torch_pair" -lpthread -ldl -lm
@@ -39,11 +45,11 @@ of_torch() {
 
 c++ -std=c++17 -O2 -Iinclude bench/callgrind/cpp.cpp "$archive" -o "$work/cpp" -lpthread -ldl -lm
 
-# collected <mapping> <bytes> <pairs> [history | latency | unordered]: instructions inside the functions
+# collected <program> <mapping> <bytes> <pairs> [how]: instructions inside the functions
 collected() {
-  valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect=millpond_pool_alloc \
+  (cd "$work" && valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect=millpond_pool_alloc \
     --toggle-collect=millpond_pool_free --toggle-collect=millpond_alloc --toggle-collect=millpond_free \
-    "$work/pair" "$@" 2>&1 | sed -n 's/.*Collected : *\([0-9]*\).*/\1/p'
+    "./$@" 2>&1) | sed -n 's/.*Collected : *\([0-9]*\).*/\1/p'
 }
 
 # whole <way> <count>: instructions of the whole program
@@ -60,10 +66,11 @@ per_way() {
   echo $(((many - few + 20000) / 40000))
 }
 
-# The difference of two runs is the warm pair alone, without the first requests.
+# per_pair <program> <mapping> <bytes> [how]. The difference of two runs is the warm pair alone, without the first
+# requests.
 per_pair() {
-  few=$(collected "$1" "$2" 1000 ${3+"$3"})
-  many=$(collected "$1" "$2" 3000 ${3+"$3"})
+  few=$(collected "$1" "$2" "$3" 1000 ${4+"$4"})
+  many=$(collected "$1" "$2" "$3" 3000 ${4+"$4"})
   [ -n "$few" ] && [ -n "$many" ] || fail "callgrind did not count"
   echo $(((many - few + 1000) / 2000))
 }
@@ -74,16 +81,15 @@ compiler=$(rustc --version | cut -d' ' -f2)
   echo "# rustc $compiler"
   for device in mapping:1 segments:0; do
     for bytes in 512 4096 1048576 67108864; do
-      echo "${device%:*} $bytes $(per_pair "${device#*:}" "$bytes")"
+      echo "${device%:*} $bytes $(per_pair pair "${device#*:}" "$bytes")"
     done
   done
-  # With a history: two events, which cost the same whatever the pair costs.
-  for bytes in 512 1048576; do
-    echo "history $bytes $(per_pair 1 "$bytes" history)"
-  done
-  # With histograms of latencies.
-  for bytes in 512 1048576; do
-    echo "latency $bytes $(per_pair 1 "$bytes" latency)"
+  # With a history, which is two events; with one that goes to a file; with one that has 16 callers of each event; after
+  # one has ended; and with histograms of latencies.
+  for how in history file frames over latency; do
+    for bytes in 512 1048576; do
+      echo "$how $bytes $(per_pair pair 1 "$bytes" "$how")"
+    done
   done
   # Through PyTorch's entry points.
   for bytes in 512 1048576; do
@@ -94,21 +100,37 @@ compiler=$(rustc --version | cut -d' ' -f2)
   done
   # Without a stream, while nothing is queued.
   for bytes in 512 4096; do
-    echo "unordered $bytes $(per_pair 1 "$bytes" unordered)"
+    echo "unordered $bytes $(per_pair pair 1 "$bytes" unordered)"
   done
   echo "place 4096 $(per_way place)"
   echo "node 24 $(per_way node)"
 } >"$work/now"
+
+# counted <row> <bytes>: what was counted now
+counted() {
+  sed -n "s/^$1 $2 \([0-9]*\)\$/\1/p" "$work/now"
+}
+
+status=0
+for bytes in 512 1048576; do
+  pair=$(counted mapping $bytes)
+  echo "a pair with a history, $bytes bytes: $(counted history $bytes) instructions (goal: $((2 * pair)))"
+  if [ "$(counted over $bytes)" -gt "$pair" ]; then
+    echo "a pair after a history, $bytes bytes: $(counted over $bytes) instructions, and $pair before one"
+    status=1
+  fi
+  [ -z "$bare" ] || echo "of that for statistics, $bytes bytes: $((pair - $(per_pair bare 1 "$bytes"))) of $pair"
+done
+
 if [ -n "$bless" ]; then
   cp "$work/now" "$limits"
   cat "$limits"
-  exit 0
+  exit $status
 fi
 
 # Another compiler may need a few instructions more or less; that is not ours to answer for.
 allowed=3
 grep -q "^# rustc $compiler\$" "$limits" || allowed=15
-status=0
 while read -r device bytes count; do
   case $device in \#*) continue ;; esac
   limit=$(sed -n "s/^$device $bytes \([0-9]*\)\$/\1/p" "$limits")

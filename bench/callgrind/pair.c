@@ -1,5 +1,7 @@
 /* Warm pairs of one size on the host device, for counting instructions: pair <mapping 0|1> <bytes>
- * <pairs> [history | latency | unordered] */
+ * <pairs> [history | frames | file | over | latency | unordered]. `frames`: a history with 16
+ * callers of each event; `file`: one that goes to a file, too; `over`: one that has ended;
+ * `unordered`: without a stream. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +12,14 @@ static void check(C_Status status) {
   if (status == C_SUCCESS) return;
   fprintf(stderr, "pair: %s\n", millpond_last_error_message());
   exit(1);
+}
+
+static void some_pairs(millpond_pool* pool, size_t bytes, C_Stream stream, long pairs) {
+  for (long i = 0; i < pairs; ++i) {
+    void* p;
+    check(millpond_pool_alloc(pool, bytes, stream, &p));
+    check(millpond_pool_free(pool, p, stream));
+  }
 }
 
 int main(int argc, char** argv) {
@@ -24,12 +34,16 @@ int main(int argc, char** argv) {
   check(millpond_device_get("host", 0, &device));
   check(millpond_device_get_default_pool(device, &pool));
   check(millpond_stream_create(device, &stream));
-  if (argc == 5 && strcmp(argv[4], "history") == 0) {
-    check(millpond_device_history_start(device, NULL));
-  } else if (argc == 5 && strcmp(argv[4], "latency") == 0) {
+  const char* how = argc == 5 ? argv[4] : "";
+  millpond_history_options history = {sizeof history, 0, 0, NULL};
+  if (strcmp(how, "frames") == 0) history.frame_count = 16;
+  if (strcmp(how, "file") == 0) history.path = "pair.history";
+  if (strcmp(how, "latency") == 0) {
     check(millpond_device_set_options(device, "latency_histograms:true"));
+  } else if (how[0] != '\0' && strcmp(how, "unordered") != 0) {
+    check(millpond_device_history_start(device, &history));
   }
-  if (argc == 5 && strcmp(argv[4], "unordered") == 0) {
+  if (strcmp(how, "unordered") == 0) {
     for (long i = 0; i < pairs; ++i) {
       void* p;
       check(millpond_alloc(device, bytes, &p));
@@ -37,10 +51,10 @@ int main(int argc, char** argv) {
     }
     return 0;
   }
-  for (long i = 0; i < pairs; ++i) {
-    void* p;
-    check(millpond_pool_alloc(pool, bytes, stream, &p));
-    check(millpond_pool_free(pool, p, stream));
+  if (strcmp(how, "over") == 0) {
+    some_pairs(pool, bytes, stream, 100);
+    check(millpond_device_history_stop(device, NULL));
   }
+  some_pairs(pool, bytes, stream, pairs);
   return 0;
 }

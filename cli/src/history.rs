@@ -3,9 +3,9 @@
 //! Addresses of callers are told as module and address in it where the file says what was loaded where, which is what
 //! `addr2line` takes; or by their names, where these are asked for.
 
-use crate::symbols;
+use crate::{symbols, units};
 use anyhow::{Context, Result};
-use millpond::runtime::{HistoryEvent, HistoryFile};
+use millpond::runtime::{EventKind, HistoryEvent, HistoryFile};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
@@ -158,16 +158,18 @@ impl History {
                 out,
                 "{micros:>14.3}  {:<14} {:>#14x} {:>14} {:>14} {stream:>14} {:>5} {:>8}",
                 e.kind.name(),
-                if text.is_some() { 0 } else { e.address },
+                if text.is_some() || e.kind == EventKind::Oom { 0 } else { e.address },
                 e.bytes,
                 e.requested,
                 e.pool.0,
                 e.thread
             );
-            let words = [(e.host, "host"), (e.at_once, "at once")];
+            let words = [(e.host, "host"), (e.at_once && e.kind != EventKind::Oom, "at once")];
             words.iter().filter(|w| w.0).for_each(|w| out += &format!("  {}", w.1));
             self.file.tags.get(&e.tag).iter().for_each(|t| out += &format!("  tag {t:?}"));
             text.iter().for_each(|t| out += &format!("  {t:?}"));
+            let free = e.device_free().map(|n| format!("  the device had {} free", units::bytes(n)));
+            out += &free.unwrap_or_default();
             out.push('\n');
             let named = frames.iter().flat_map(|&f| self.frame(f));
             named.for_each(|name| out += &format!("{:>16}{name}\n", ""));
@@ -185,9 +187,10 @@ impl History {
             let mut o = Map::new();
             o.insert("time_ns".into(), e.time.into());
             o.insert("action".into(), e.kind.name().into());
-            match text {
-                Some(t) => drop(o.insert("text".into(), t.as_str().into())),
-                None => drop(o.insert("addr".into(), e.address.into())),
+            match (text, e.kind) {
+                (Some(t), _) => drop(o.insert("text".into(), t.as_str().into())),
+                (None, EventKind::Oom) => drop(o.insert("device_free".into(), e.device_free().into())),
+                (None, _) => drop(o.insert("addr".into(), e.address.into())),
             }
             o.insert("size".into(), e.bytes.into());
             o.insert("requested".into(), e.requested.into());
@@ -197,7 +200,7 @@ impl History {
                 o.insert("pool_name".into(), name.as_str().into());
             }
             o.insert("thread".into(), e.thread.into());
-            for (is, name) in [(e.host, "host"), (e.at_once, "at_once")] {
+            for (is, name) in [(e.host, "host"), (e.at_once && e.kind != EventKind::Oom, "at_once")] {
                 if is {
                     o.insert(name.into(), true.into());
                 }

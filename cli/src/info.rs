@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
 /// What the library reads when a type or a device is first used.
-const VARIABLES: [&str; 12] = [
+const VARIABLES: [&str; 25] = [
     "MILLPOND_HOST_DEVICES",
     "MILLPOND_HOST_CAPACITY",
     "MILLPOND_HOST_MAPPING",
@@ -16,9 +16,22 @@ const VARIABLES: [&str; 12] = [
     "MILLPOND_CUDA_MAPPING",
     "MILLPOND_CUDA_HANDLE",
     "CUDA_VISIBLE_DEVICES",
+    "MILLPOND_HISTORY",
     "MILLPOND_HISTORY_FRAMES",
     "MILLPOND_HISTORY_SIGNAL",
+    "MILLPOND_RECORD",
+    "MILLPOND_TAG_CALLERS",
     "MILLPOND_TOOLS",
+    "MILLPOND_PLUGIN_TYPE",
+    "MILLPOND_PLUGIN_DEVICE",
+    "MILLPOND_PLUGIN_OOM",
+    "MILLPOND_PLUGIN_OOM_REPORT",
+    "MILLPOND_PLUGIN_CACHE",
+    "MILLPOND_LIBRARY",
+    "MILLPOND_TORCH_LIBRARY",
+    "MILLPOND_TORCH_DEVICE",
+    "MILLPOND_TORCH_NATIVE",
+    "MILLPOND_TORCH_CPU",
 ];
 
 /// What is known of one device.
@@ -66,7 +79,7 @@ pub(crate) fn ask() -> ApiResult<Report> {
         TypeReport { name, known }
     });
     let set = |name: &'static str| {
-        let value = std::env::var_os(name).filter(|v| !v.is_empty())?;
+        let value = crate::commands::device::variable(name)?;
         Some((name, value.to_string_lossy().into_owned()))
     };
     Ok(Report {

@@ -8,6 +8,7 @@ use crate::touch::{Check, Checked, Live, Touch, Toucher};
 use crate::trace::{Event, Trace};
 use crate::units;
 use anyhow::{Context, Result};
+use millpond::runtime::{MAX_TAG_NAME, Tag, TagScope};
 use std::time::{Duration, Instant};
 
 /// The most points of a curve in the picture.
@@ -30,6 +31,7 @@ pub(crate) struct Plan {
     pub(crate) check: Check,
     pub(crate) passes: u32,   // at least 1
     pub(crate) picture: bool, // whether curves are kept
+    pub(crate) tags: bool,    // whether blocks get the tags that the trace tells, which slows requests down
 }
 
 /// The curves of the picture, in the order of [`Series`].
@@ -136,6 +138,7 @@ struct Run<'a> {
     free_ns: Vec<u32>,
     series: Option<Series<3>>,
     operations: u64,
+    tags: bool,
 }
 
 /// Replays a trace on a device that nothing else uses, and leaves it empty.
@@ -168,6 +171,7 @@ pub(crate) fn replay(
         free_ns: Vec::with_capacity(times),
         series: plan.picture.then(|| Series::new(total, POINTS)),
         operations: 0,
+        tags: plan.tags,
     };
     let clock_ns = clock_cost();
     let modelled = crate::modelled::nanoseconds();
@@ -214,13 +218,29 @@ pub(crate) fn replay(
     })
 }
 
+/// What is allocated gets this tag until the scope is dropped; "": none.
+fn scope_of(tag: &str) -> Result<Option<TagScope>> {
+    // A foreign file may tell names that none can have.
+    let end = (0..=tag.len().min(MAX_TAG_NAME)).rev().find(|&n| tag.is_char_boundary(n)).unwrap_or(0);
+    match &tag[..end] {
+        "" => Ok(None),
+        name => Ok(Some(Tag::new(name)?.scope()?)),
+    }
+}
+
 impl Run<'_> {
     /// All events once. `Some` when memory ran out.
     fn pass(&mut self, progress: &mut Progress) -> Result<Option<Shortage>> {
         let device = self.device;
         let pool = device.default_pool()?;
         let trace = self.trace;
+        let mut tags = trace.tags.iter().peekable();
+        let mut tag = None;
         for (i, (&event, &line)) in trace.events.iter().zip(&trace.lines).enumerate() {
+            while let Some((_, name)) = tags.next_if(|t| self.tags && u64::from(t.0) <= i as u64) {
+                drop(tag.take());
+                tag = scope_of(name)?;
+            }
             let place = || format!("operation {i}, line {line} of {}", trace.name);
             match event {
                 Event::Alloc { block, stream, bytes } => {

@@ -63,21 +63,22 @@ impl When {
 /// A program's allocations and frees in program order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trace {
-    pub(crate) name: String,          // from the header, else the file's name
-    pub(crate) source: String,        // what was recorded; may be empty
-    pub(crate) events: Vec<Event>,    // all of them
-    pub(crate) allocs: u64,           // how many of them allocate
-    pub(crate) streams: u32,          // streams are 0..streams; at least 1
-    pub(crate) peak_live_bytes: u64,  // highest sum of the bytes of live blocks
-    pub(crate) peak_live_event: u64,  // index of the event that reaches it first
-    pub(crate) max_live_blocks: u64,  // most blocks alive at once
-    pub(crate) left_live: u64,        // blocks that are never freed
-    pub(crate) total_bytes: u64,      // sum of all requests
-    pub(crate) step_starts: Vec<u64>, // event indices at which a step of the program begins
-    pub(crate) lost: u64,             // events that the recording lacks, as it says
+    pub(crate) name: String,             // from the header, else the file's name
+    pub(crate) source: String,           // what was recorded; may be empty
+    pub(crate) events: Vec<Event>,       // all of them
+    pub(crate) allocs: u64,              // how many of them allocate
+    pub(crate) streams: u32,             // streams are 0..streams; at least 1
+    pub(crate) peak_live_bytes: u64,     // highest sum of the bytes of live blocks
+    pub(crate) peak_live_event: u64,     // index of the event that reaches it first
+    pub(crate) max_live_blocks: u64,     // most blocks alive at once
+    pub(crate) left_live: u64,           // blocks that are never freed
+    pub(crate) total_bytes: u64,         // sum of all requests
+    pub(crate) step_starts: Vec<u64>,    // event indices at which a step of the program begins
+    pub(crate) lost: u64,                // events that the recording lacks, as it says
     pub(crate) is_ended: bool, // whether it says how many events there are, or were when the process exited
     pub(crate) lines: Vec<u32>, // the line of the file of each event, from 1
     pub(crate) when: Vec<When>, // of each event; empty where nothing is known of that
+    pub(crate) tags: Vec<(u32, String)>, // from which event on requests have which tag ("": none)
 }
 
 impl Trace {
@@ -139,6 +140,7 @@ impl Trace {
                             b.trace.lost = count.unwrap_or(0);
                         }
                         "at" => b.at = When::parse(value).or(b.at),
+                        "tag" => b.tag(value),
                         "step_starts" => {
                             b.trace.step_starts =
                                 value.split(',').filter_map(|s| s.trim().parse().ok()).collect();
@@ -211,6 +213,12 @@ impl Builder {
         }
     }
 
+    /// What is allocated from now on has this tag.
+    fn tag(&mut self, name: &str) {
+        let from = self.trace.events.len() as u32;
+        self.trace.tags.push((from, name.to_owned()));
+    }
+
     /// A block is allocated, as `line` tells.
     pub(crate) fn alloc(&mut self, id: u64, bytes: u64, stream: u64, line: usize) -> Result<()> {
         ensure!(stream < u64::from(MAX_STREAMS), "stream {stream} is not below {MAX_STREAMS}");
@@ -275,6 +283,12 @@ mod tests {
 
     fn error_of(text: &str) -> String {
         format!("{:#}", Trace::parse("x", text).unwrap_err())
+    }
+
+    #[test]
+    fn tags_are_told_from_the_event_on_before_which_they_stand() {
+        let t = Trace::parse("x", "a 1 8 0\n# tag: kv cache\na 2 8 0\nf 1\n# tag:\na 3 8 0\n").unwrap();
+        assert_eq!(t.tags, [(1, "kv cache".to_owned()), (3, String::new())]);
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! The built command on the host device, as a user runs it: what it prints, writes and answers.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 #[path = "command/compare.rs"]
 mod compare;
+#[path = "command/demo.rs"]
+mod demo;
 #[cfg(target_os = "linux")]
 #[path = "command/fake.rs"]
 mod fake;

@@ -182,3 +182,21 @@ fn every_kind_of_file_becomes_a_page() {
     assert!(last["allocated"] > 200 << 20);
     let _ = std::fs::remove_dir_all(&folder);
 }
+
+/// What a trace says that blocks are for is what they are grouped by.
+#[test]
+fn the_tags_of_a_trace_are_shown() {
+    let folder = std::env::temp_dir().join(format!("millpond-view-tags-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let trace = folder.join("tagged.trace");
+    let text = "# tag: kv cache\na 1 100000 0\n# tag:\na 2 5000 0\nf 1\n# tag: a name of more than thirty-one bytes\na 3 9 0\n";
+    std::fs::write(&trace, text).unwrap();
+    let o = view(&trace, &["-o", "tagged.html", "--perfetto", "tagged.pftrace"]);
+    assert!(o.status.success(), "{}", err(&o));
+    let told = std::fs::read(folder.join("tagged.pftrace")).unwrap();
+    let has = |name: &str| told.windows(name.len()).any(|w| w == name.as_bytes());
+    assert!(
+        has("kv cache") && has("a name of more than thirty-one ") && !has("a name of more than thirty-one b")
+    );
+    std::fs::remove_dir_all(&folder).unwrap();
+}

@@ -177,7 +177,7 @@ extern "C" {
 #define MILLPOND_BLOCK_FREE 4
 /** All of these. */
 #define MILLPOND_BLOCK_ANY 7
-/** Format of `millpond_device_write_snapshot`: JSON, with the schema in docs/seeing.md. */
+/** Format of `millpond_device_write_snapshot`: JSON, with the schema in docs/snapshots.md. */
 #define MILLPOND_SNAPSHOT_JSON 1
 /**
  * Format of `millpond_device_write_snapshot`: the pickle of PyTorch's `torch.cuda.memory._snapshot()`, for its tools
@@ -479,7 +479,7 @@ typedef struct millpond_history_options {
   size_t struct_size;
   /**
    * The newest so many events are kept, rounded up to a power of two; 0: 65 536. Each takes 64 bytes, and 8 for each
-   * caller.
+   * caller, rounded up to 64.
    */
   size_t event_count;
   /** How many callers of each request, free and note are kept; 0: none, 64 at most. */
@@ -518,6 +518,8 @@ typedef struct millpond_history_event {
   size_t frame_count;
   /** Of MILLPOND_HISTORY_ANNOTATE; else NULL. For the call. */
   const char *text;
+  /** Of MILLPOND_HISTORY_OOM: bytes that the device had free, as it says; UINT64_MAX if it could not be asked. Else 0. */
+  uint64_t device_free_bytes;
 } millpond_history_event;
 
 /**
@@ -1654,6 +1656,45 @@ C_Status millpond_unified_advise(millpond_device *device,
 
 /* ---- Seeing memory: every block ------------------------------------------------------------------------ */
 
+/** Kind of a segment: memory taken from the device with one call, or the part of it that one stream has. */
+#define MILLPOND_SEGMENT_KIND_WHOLE 1
+/** Kind of a segment: granules of a device that maps, side by side, for blocks above 60 KiB. */
+#define MILLPOND_SEGMENT_KIND_LARGE 2
+/** Kind of a segment: the same, divided for smaller blocks. */
+#define MILLPOND_SEGMENT_KIND_SMALL 3
+/** Kind of a segment: a piece of a scattered block, at the addresses of the block. */
+#define MILLPOND_SEGMENT_KIND_SCATTERED 4
+
+/** One range of reserved memory, at the addresses at which it is used. */
+typedef struct millpond_segment_record {
+  /** sizeof(millpond_segment_record), or as much of it as was written. */
+  size_t struct_size;
+  /** First address. */
+  void *ptr;
+  /** Its length. */
+  size_t size_bytes;
+  /** Where the memory has been from the start: `ptr`, but for a piece of a scattered block. */
+  void *home;
+  /**
+   * The stream that orders its reuse; NULL for the default stream, for all streams (`millpond_alloc`), and for one that
+   * has ended.
+   */
+  C_Stream stream;
+  /** The pool to which it belongs; borrowed. NULL for memory of a pool that has ended. */
+  millpond_pool *pool;
+  /** A MILLPOND_SEGMENT_KIND_* number. */
+  uint32_t kind;
+  /** 0. */
+  uint32_t reserved;
+} millpond_segment_record;
+
+/**
+ * Called for each segment of `millpond_device_walk_segments`, with the pointer given there, on the thread of that call,
+ * with no lock held. The record lives for the call. Returns whether to continue. If it throws, the walk ends with
+ * MILLPOND_E_SYSTEM.
+ */
+typedef bool (*millpond_segment_walk_callback)(void *user_data, const struct millpond_segment_record *record);
+
 /**
  * Calls `callback` for each block of the device, or of one of its pools (`pool` not NULL), that is in one of `states`
  * (MILLPOND_BLOCK_* bits), sorted by address, until it returns false. All blocks are reported as of the same moment:
@@ -1686,12 +1727,43 @@ C_Status millpond_device_list_blocks(const millpond_device *device,
                                      size_t capacity,
                                      size_t *out_count);
 
+/**
+ * Calls `callback` for each range of reserved memory of the device, or of one of its pools (`pool` not NULL), sorted by
+ * address, until it returns false: segments, or where the device maps granules that lie side by side, each of one stream
+ * and one pool; and the pieces of scattered blocks, each at its place in the block, with the address where its memory has
+ * been from the start. Memory is told once, where it is used. All of it is of one moment, and its sizes sum up to
+ * `reserved_bytes` as that was then, but for what other threads were just moving. Costs what a snapshot costs
+ * (docs/snapshots.md): nobody can allocate or free on the device while it is collected. `callback` runs after that, with
+ * no lock held, and may call Millpond.
+ *
+ * Errors: INVALID_ARGUMENT, also if `callback` is NULL or the pool is one of another device; SYSTEM if it threw, which
+ * ends the walk; OUT_OF_MEMORY if the host has no memory for the list; NOT_INITIALIZED.
+ */
+C_Status millpond_device_walk_segments(const millpond_device *device,
+                                       const millpond_pool *pool,
+                                       millpond_segment_walk_callback callback,
+                                       void *user_data);
+
+/**
+ * Writes the same segments to the array `records`: the first `capacity` of them, and to `out_count` how many there are in
+ * all. `record_size` is sizeof(millpond_segment_record). `records` may be NULL if `capacity` is 0.
+ *
+ * Errors: INVALID_ARGUMENT, also for a `record_size` that no version of this struct has; OUT_OF_MEMORY if the host has
+ * no memory for the list; NOT_INITIALIZED. On an error nothing is written.
+ */
+C_Status millpond_device_list_segments(const millpond_device *device,
+                                       const millpond_pool *pool,
+                                       struct millpond_segment_record *records,
+                                       size_t record_size,
+                                       size_t capacity,
+                                       size_t *out_count);
+
 /* ---- Seeing memory: snapshots -------------------------------------------------------------------------- */
 
 /**
  * Writes a snapshot of the device's memory to the file `path`, in one of the MILLPOND_SNAPSHOT_* formats: every block
  * of all pools (live, waiting and free) and the account (device, pools, pinned memory), all at the same moment, and
- * the options in force. docs/seeing.md describes both formats. Nobody can allocate or free on the device while the
+ * the options in force. docs/snapshots.md describes both formats. Nobody can allocate or free on the device while the
  * blocks are collected, which takes less than 100 ms for a million; after that the file is written in pieces, with no
  * lock held.
  *
@@ -1763,6 +1835,12 @@ C_Status millpond_device_send_snapshot(const millpond_device *device,
 #define MILLPOND_OOM_HAS_STREAM 16
 /** A history, a recording or a tool is told of the device's blocks. */
 #define MILLPOND_OOM_WATCHED 32
+/** The option `scatter` is off: blocks are not put together from granules that lie apart. */
+#define MILLPOND_OOM_NO_SCATTER 64
+/** The pool is contiguous: each of its blocks lies in one allocation of the device. */
+#define MILLPOND_OOM_CONTIGUOUS 128
+/** The device's memory could be pooled, but the option `backend` says otherwise. */
+#define MILLPOND_OOM_COULD_POOL 256
 /** What a freed block waits for: the work of one stream. */
 #define MILLPOND_OOM_WAITS_FOR_STREAM 1
 /** The work of all streams. */
@@ -1863,7 +1941,7 @@ typedef struct millpond_oom_report {
   uint32_t reason;
   /** MILLPOND_OOM_MISSING_* bits: which parts are unknown or incomplete. */
   uint32_t missing;
-  /** Bits from MILLPOND_OOM_MAPS to MILLPOND_OOM_HAS_STREAM. */
+  /** Bits from MILLPOND_OOM_MAPS to MILLPOND_OOM_COULD_POOL. */
   uint32_t flags;
   /** The number of streams that freed blocks wait for. */
   uint32_t waiting_stream_count;
@@ -1937,6 +2015,15 @@ typedef struct millpond_oom_report {
   struct millpond_oom_wait waits[MILLPOND_OOM_TOP];
   /** The steps that were tried. */
   struct millpond_oom_tried tried[MILLPOND_OOM_STEPS];
+  /**
+   * Free in whole granules, wherever they lie: what a block could be put together from, as far as the request may
+   * have it.
+   */
+  uint64_t whole_granule_bytes;
+  /** Left to other users of the device (`headroom_mb`); part of `device_free_bytes`. */
+  uint64_t headroom_bytes;
+  /** The size from which freed blocks stay whole (`max_split_size_mb`); 0: none does. */
+  uint64_t max_split_bytes;
 } millpond_oom_report;
 
 /**
@@ -2022,12 +2109,29 @@ typedef struct millpond_tag_stats {
   millpond_counter blocks;
   /** Bytes in freed blocks that still wait, after rounding. */
   uint64_t waiting_bytes;
+  /** Bytes after rounding of live blocks, and of freed ones that wait. */
+  millpond_counter active_bytes;
+  /** Live blocks, and freed ones that wait. */
+  millpond_counter active_blocks;
+  /** What of `allocated_bytes` is in the `small_pool` of `millpond_memory_stats`; the rest is in the `large_pool`. */
+  millpond_counter small_allocated_bytes;
+  /** What of `blocks` is. */
+  millpond_counter small_blocks;
+  /** Bytes in live blocks of pinned memory, as requested. */
+  millpond_counter host_bytes;
+  /** Live blocks of pinned memory. */
+  millpond_counter host_blocks;
+  /** Bytes in live unified memory, as requested. */
+  millpond_counter unified_bytes;
+  /** Live blocks of unified memory. */
+  millpond_counter unified_blocks;
 } millpond_tag_stats;
 
 /**
  * Gives the tag `name` to all blocks that this thread allocates from now on, on any device and from any pool, until
  * `millpond_tag_pop`. Tags nest, and the innermost counts; tags still in force when a thread ends, end with it. A name
- * has 1 to 31 bytes of UTF-8, and keeps its number for the rest of the process. Pinned and unified memory has no tags.
+ * has 1 to 31 bytes of UTF-8, and keeps its number for the rest of the process. Pinned and unified memory gets it, too,
+ * and is counted apart (`millpond_device_list_tags`).
  *
  * While any thread has a tag in force, allocations on all threads take a slower path; a program without tags pays
  * nothing.
@@ -2308,7 +2412,7 @@ typedef struct millpond_memory_stats {
   struct millpond_split active_bytes;
   /** Bytes of the pieces of `inactive_split`, read as these are; of the `small_pool` with what rounding to units costs. */
   struct millpond_split inactive_split_bytes;
-  /** Bytes in live blocks as they were asked for. */
+  /** Bytes of the blocks of `active` as they were asked for. */
   struct millpond_split requested_bytes;
   /** Live blocks of at least `max_split_size` bytes, which stay whole when they are freed. */
   struct millpond_flow oversize_allocations;
@@ -2349,6 +2453,11 @@ typedef struct millpond_memory_stats {
    * be taken. Nothing is taken to find out, and others may be faster.
    */
   uint64_t largest_free_bytes;
+  /**
+   * The part of `free_bytes` that no single request could have of what is reserved, in millionths: 0 where all of it could
+   * be one block.
+   */
+  uint64_t fragmentation_ppm;
 } millpond_memory_stats;
 
 /** How long calls took, in microseconds. */
@@ -2413,6 +2522,13 @@ typedef struct millpond_stream_stats {
   uint64_t free_count;
   /** Their bytes. */
   uint64_t free_bytes;
+  /**
+   * All blocks that were ever allocated from what it has: less `block_count` they are those that were freed. 0 without
+   * pooling.
+   */
+  uint64_t total_count;
+  /** Their bytes after rounding. */
+  uint64_t total_bytes;
 } millpond_stream_stats;
 
 /**
@@ -2496,8 +2612,8 @@ const char *millpond_host_memory_stats_name(size_t index);
 
 /**
  * Writes what each stream has of the device, or of one of its pools (`pool` not NULL), into an array of the caller's, the
- * first `capacity` of them by stream, and their number, also of those that had no room, to `out_count`. It walks all
- * blocks, with the price of that (`millpond_device_walk_blocks`). `record_size` is sizeof(millpond_stream_stats).
+ * first `capacity` of them by stream, and their number, also of those that had no room, to `out_count`. What is live and
+ * what waits is of one moment; how much is free is read before. `record_size` is sizeof(millpond_stream_stats).
  *
  * Errors: INVALID_ARGUMENT, also for a `record_size` that is no size of this struct and a pool of another device;
  * OUT_OF_MEMORY for the list; NOT_INITIALIZED. After an error nothing was written.
@@ -2522,6 +2638,18 @@ C_Status millpond_device_write_stats(const millpond_device *device,
                                      char *buffer,
                                      size_t capacity,
                                      size_t *out_needed);
+
+/**
+ * The same for all devices that are open, in one text: as a page for Prometheus on which each family of samples has its
+ * head once, as JSON an object with `version` and a list of `devices`, each as `millpond_device_write_stats` writes it. They
+ * are read one after the other; a device that ends meanwhile is left out. No device is opened for it.
+ *
+ * Errors: INVALID_ARGUMENT, also for another format.
+ */
+C_Status millpond_write_stats(uint32_t format,
+                              char *buffer,
+                              size_t capacity,
+                              size_t *out_needed);
 
 /* ---- Seeing memory: how long calls take ---------------------------------------------------------------- */
 

@@ -16,12 +16,14 @@ used from any thread. Sizes are bytes.
 """
 from ._callers import tag_callers
 from ._command import command_path, view
-from ._device import Device, DeviceInfo, DeviceType, Pool, annotate, device_types, load_plugin, set_default_options, tag
+from ._device import Device, DeviceInfo, DeviceType, Pool, annotate, device_types, history_on_signal, load_plugin
+from ._device import set_default_options, tag
 from ._hooks import BlockEvent, Hook
 from ._library import MillpondError, OutOfMemoryError, library_path, prefix, version
 from ._memory import Block, HostBlock, Stream, UnifiedBlock, handle_of
 from ._oom import OomHandler, OomRequest
-from ._statistics import BlockInfo, Counter, Event, Latency, Stats, TagStats
+from ._report import OomHolder, OomReport, OomStep, OomWait
+from ._statistics import BlockInfo, Counter, Event, Latency, SegmentInfo, Stats, TagStats, prometheus, report
 
 __all__ = [
     "Block",
@@ -37,9 +39,14 @@ __all__ = [
     "Latency",
     "MillpondError",
     "OomHandler",
+    "OomHolder",
+    "OomReport",
     "OomRequest",
+    "OomStep",
+    "OomWait",
     "OutOfMemoryError",
     "Pool",
+    "SegmentInfo",
     "Stats",
     "Stream",
     "TagStats",
@@ -48,9 +55,12 @@ __all__ = [
     "command_path",
     "device_types",
     "handle_of",
+    "history_on_signal",
     "library_path",
     "load_plugin",
     "prefix",
+    "prometheus",
+    "report",
     "set_default_options",
     "tag",
     "tag_callers",

@@ -27,7 +27,7 @@ ADVICE = {
 LATENCY_BUCKETS = 160
 OPTION_BYTES, OPTIONS_BYTES, TYPE_NAME_BYTES = 512, 2048, 32
 # Room for structs that this package only hands on, with what they may grow by.
-OOM_REPORT_BYTES, MEMORY_STATS_BYTES, HOST_MEMORY_STATS_BYTES = 16384, 4096, 1024
+MEMORY_STATS_BYTES, HOST_MEMORY_STATS_BYTES = 4096, 1024
 
 LATENCY = {
     "alloc": 1, "free": 2, "device_alloc": 3, "device_free": 4, "device_event": 5, "event_wait": 6, "lock_wait": 7
@@ -37,6 +37,22 @@ HISTORY = {
     7: "segment_map", 8: "segment_unmap", 9: "oom", 10: "record_stream", 11: "snapshot", 12: "annotate",
 }
 HOOKS = {1: "alloc", 2: "free", 3: "free_failed"}
+OOM_TOP, OOM_LABEL, OOM_WORDS, OOM_HAS_STREAM = 8, 48, 192, 16
+OOM_REASONS = {
+    1: "bookkeeping", 2: "larger_than_device", 3: "above_pool_limit", 4: "above_device_limit", 5: "pool_limit",
+    6: "device_limit", 7: "waiting", 8: "fragmented", 9: "device_refused", 10: "exhausted",
+}
+OOM_FLAGS = {
+    1: "maps", 2: "could_map", 4: "pooled", 8: "captured", 16: "has_stream", 32: "watched", 64: "no_scatter",
+    128: "contiguous", 256: "could_pool",
+}
+OOM_MISSING = {1: "all", 2: "device_free", 4: "waits", 8: "largest", 16: "streams"}
+OOM_WAITS = {1: "stream", 2: "all_streams", 3: "ended", 4: "others", 5: "nothing"}
+OOM_STEPS = {
+    0: "pool_idle", 1: "collect", 2: "device", 3: "whole", 4: "pool_busy", 5: "others_idle", 6: "ready", 7: "waiting",
+    8: "others_busy", 9: "trim", 10: "callbacks",
+}
+SEGMENTS = {1: "segment", 2: "large", 3: "small", 4: "scattered"}
 HISTORY_HOST, HISTORY_AT_ONCE, HISTORY_STREAM = 1, 2, 4
 
 
@@ -85,12 +101,71 @@ class BlockRecord(ctypes.Structure):
     ]
 
 
+class SegmentRecord(ctypes.Structure):
+    """millpond_segment_record"""
+
+    _fields_ = [
+        ("struct_size", c_size_t), ("ptr", c_void_p), ("size_bytes", c_size_t), ("home", c_void_p),
+        ("stream", c_void_p), ("pool", c_void_p), ("kind", c_uint32), ("reserved", c_uint32),
+    ]
+
+
+class OomHolder(ctypes.Structure):
+    """millpond_oom_holder"""
+
+    _fields_ = [
+        ("label", c_char * OOM_LABEL), ("pool", c_void_p), ("stream", c_void_p), ("live_bytes", c_uint64),
+        ("block_count", c_uint64), ("waiting_bytes", c_uint64), ("free_bytes", c_uint64),
+    ]
+
+
+class OomWait(ctypes.Structure):
+    """millpond_oom_wait"""
+
+    _fields_ = [("waits_for", c_uint32), ("block_count", c_uint32), ("stream", c_void_p), ("bytes", c_uint64)]
+
+
+class OomTried(ctypes.Structure):
+    """millpond_oom_tried"""
+
+    _fields_ = [
+        ("step", c_uint32), ("try_count", c_uint32), ("helped_count", c_uint32), ("reserved", c_uint32),
+        ("bytes", c_uint64),
+    ]
+
+
+class OomReport(ctypes.Structure):
+    """millpond_oom_report"""
+
+    _fields_ = [
+        ("struct_size", c_size_t), ("reason", c_uint32), ("missing", c_uint32), ("flags", c_uint32),
+        ("waiting_stream_count", c_uint32), ("device", c_void_p), ("pool", c_void_p),
+        ("pool_label", c_char * OOM_LABEL), ("stream", c_void_p),
+        *((name, c_uint64) for name in [
+            "requested_bytes", "rounded_bytes", "pool_limit_bytes", "device_limit_bytes", "device_most_bytes",
+            "pool_reserved_bytes", "reserved_bytes", "live_bytes", "waiting_bytes", "exported_bytes",
+            "free_here_bytes", "free_other_streams_bytes", "free_other_pools_bytes", "moving_bytes", "sleeping_bytes",
+            "unreserved_bytes", "device_free_bytes", "largest_here_bytes", "largest_elsewhere_bytes",
+        ]),
+        ("device_said", c_char * OOM_WORDS),
+        *((name, c_uint32) for name in [
+            "pool_count", "stream_count", "tag_count", "wait_count", "tried_count", "reserved",
+        ]),
+        ("pools", OomHolder * OOM_TOP), ("streams", OomHolder * OOM_TOP), ("tags", OomHolder * OOM_TOP),
+        ("waits", OomWait * OOM_TOP), ("tried", OomTried * len(OOM_STEPS)), ("whole_granule_bytes", c_uint64),
+        ("headroom_bytes", c_uint64), ("max_split_bytes", c_uint64),
+    ]
+
+
 class TagStats(ctypes.Structure):
     """millpond_tag_stats"""
 
     _fields_ = [
         ("struct_size", c_size_t), ("name", c_char_p), ("tag", c_uint32), ("reserved", c_uint32),
         ("requested_bytes", Counter), ("allocated_bytes", Counter), ("blocks", Counter), ("waiting_bytes", c_uint64),
+        ("active_bytes", Counter), ("active_blocks", Counter), ("small_allocated_bytes", Counter),
+        ("small_blocks", Counter), ("host_bytes", Counter), ("host_blocks", Counter), ("unified_bytes", Counter),
+        ("unified_blocks", Counter),
     ]
 
 
@@ -116,7 +191,7 @@ class HistoryEvent(ctypes.Structure):
         ("struct_size", c_size_t), ("time_ns", c_uint64), ("kind", c_uint32), ("flags", c_uint32), ("ptr", c_void_p),
         ("size_bytes", c_uint64), ("requested_bytes", c_uint64), ("stream", c_void_p), ("pool", c_void_p),
         ("thread", c_uint32), ("tag", c_uint32), ("frames", POINTER(c_uint64)), ("frame_count", c_size_t),
-        ("text", c_char_p),
+        ("text", c_char_p), ("device_free_bytes", c_uint64),
     ]
 
 
@@ -127,16 +202,6 @@ class BlockEvent(ctypes.Structure):
         ("struct_size", c_size_t), ("kind", c_uint32), ("has_stream", c_uint32), ("ptr", c_void_p),
         ("requested_bytes", c_size_t), ("size_bytes", c_size_t), ("stream", c_void_p), ("pool", c_void_p),
         ("device", c_void_p),
-    ]
-
-
-class OomReport(ctypes.Structure):
-    """millpond_oom_report, its beginning"""
-
-    _fields_ = [
-        ("struct_size", c_size_t), ("reason", c_uint32), ("missing", c_uint32), ("flags", c_uint32),
-        ("waiting_stream_count", c_uint32), ("device", c_void_p), ("pool", c_void_p), ("pool_label", c_char * 48),
-        ("stream", c_void_p), ("requested_bytes", c_uint64), ("rounded_bytes", c_uint64),
     ]
 
 
@@ -156,8 +221,8 @@ FUNCTIONS: list[tuple[str, Any, list[Any]]] = [
     ("millpond_last_error_code", c_uint32, []),
     ("millpond_last_error_message", c_char_p, []),
     ("millpond_error_name", c_char_p, [c_uint32]),
-    ("millpond_last_oom", c_int, [c_void_p]),
-    ("millpond_oom_report_text", c_int, [c_void_p, c_char_p, c_size_t, _out_size]),
+    ("millpond_last_oom", c_int, [POINTER(OomReport)]),
+    ("millpond_oom_report_text", c_int, [POINTER(OomReport), c_char_p, c_size_t, _out_size]),
     ("millpond_device_type_get_count", c_int, [_out_size]),
     ("millpond_device_type_get_name", c_int, [c_size_t, c_char_p, c_size_t]),
     ("millpond_device_type_get_reason", c_int, [c_char_p, c_char_p, c_size_t]),
@@ -171,6 +236,9 @@ FUNCTIONS: list[tuple[str, Any, list[Any]]] = [
     ("millpond_device_get_stats", c_int, [_handle, POINTER(Stats)]),
     ("millpond_device_reset_peaks", c_int, [_handle]),
     ("millpond_device_reset_accumulated", c_int, [_handle]),
+    ("millpond_pool_reset_accumulated", c_int, [_handle]),
+    ("millpond_device_reset_host_accumulated", c_int, [_handle]),
+    ("millpond_device_reset_host_peaks", c_int, [_handle]),
     ("millpond_device_empty_cache", c_int, [_handle]),
     ("millpond_device_trim_to", c_int, [_handle, c_uint64]),
     ("millpond_device_set_budget", c_int, [_handle, c_uint64, POINTER(c_uint64)]),
@@ -217,6 +285,7 @@ FUNCTIONS: list[tuple[str, Any, list[Any]]] = [
     ("millpond_device_empty_host_cache", c_int, [_handle]),
     ("millpond_device_list_blocks", c_int, [_handle, _handle, c_uint32, POINTER(BlockRecord), c_size_t, c_size_t,
                                             _out_size]),
+    ("millpond_device_list_segments", c_int, [_handle, _handle, POINTER(SegmentRecord), c_size_t, c_size_t, _out_size]),
     ("millpond_device_write_snapshot", c_int, [_handle, c_uint32, c_char_p]),
     ("millpond_device_send_snapshot", c_int, [_handle, c_uint32, WriteCallback, c_void_p]),
     ("millpond_tag_push", c_int, [c_char_p]),
@@ -229,6 +298,7 @@ FUNCTIONS: list[tuple[str, Any, list[Any]]] = [
     ("millpond_device_history_stop", c_int, [_handle, _out_u64]),
     ("millpond_device_history_read", c_int, [_handle, HistoryCallback, c_void_p, _out_u64]),
     ("millpond_history_annotate", c_int, [c_char_p]),
+    ("millpond_history_on_signal", c_int, [c_int, POINTER(HistoryOptions)]),
     ("millpond_device_add_hook", c_int, [_handle, BlockHook, c_void_p, HookDestroy, _out_u64]),
     ("millpond_device_remove_hook", c_int, [_handle, c_uint64]),
     ("millpond_device_record_start", c_int, [_handle, c_char_p]),
@@ -240,6 +310,7 @@ FUNCTIONS: list[tuple[str, Any, list[Any]]] = [
     ("millpond_device_get_host_memory_stats", c_int, [_handle, c_void_p]),
     ("millpond_host_memory_stats_find", c_int, [c_void_p, c_char_p, _out_u64]),
     ("millpond_host_memory_stats_name", c_char_p, [c_size_t]),
+    ("millpond_write_stats", c_int, [c_uint32, c_char_p, c_size_t, _out_size]),
     ("millpond_device_write_stats", c_int, [_handle, c_uint32, c_char_p, c_size_t, _out_size]),
     ("millpond_device_get_latency", c_int, [_handle, c_uint32, POINTER(Latency)]),
     ("millpond_device_reset_latencies", c_int, [_handle]),

@@ -15,7 +15,7 @@ from ._library import MillpondError, PathLike, chars_of, check, check_end, ended
 from ._library import signed_of, size_of, text_of
 from ._memory import Block, HostBlock, Stream, StreamLike, UnifiedBlock, handle_of
 from ._oom import OomHandler, OomRequest
-from ._statistics import BlockInfo, Event, Latency, Stats, TagStats
+from ._statistics import BlockInfo, Event, Latency, SegmentInfo, Stats, TagStats
 
 _STATES = {
     "live": _abi.BLOCK_LIVE, "waiting": _abi.BLOCK_WAITING, "free": _abi.BLOCK_FREE, "any": _abi.BLOCK_ANY,
@@ -108,6 +108,10 @@ class Pool:
         """Its blocks by address, all as they are at one moment: "live", "waiting", "free" or "any"."""
         return _statistics.blocks(self.device.handle, self.handle, one_of(_STATES, states))
 
+    def segments(self) -> list[SegmentInfo]:
+        """The memory that it has reserved, by address, all as it is at one moment."""
+        return _statistics.segments(self.device.handle, self.handle)
+
     def set_limit(self, limit_bytes: int) -> None:
         """From now on it never takes more bytes than that; 0: no limit of its own."""
         check(library().millpond_pool_set_limit(self.handle, number_of(limit_bytes, "limit_bytes")))
@@ -123,6 +127,10 @@ class Pool:
     def reset_peaks(self) -> None:
         """Its peaks start again from the current values."""
         check(library().millpond_pool_reset_peaks(self.handle))
+
+    def reset_accumulated(self) -> None:
+        """From now on `memory_stats` tells what was allocated, freed and counted as if that began now."""
+        check(library().millpond_pool_reset_accumulated(self.handle))
 
     def sleep(self, keep: bool = False) -> None:
         """Gives its physical memory back to the device, and keeps the addresses; `keep`: and the contents, in host memory."""
@@ -335,6 +343,14 @@ class Device:
         """What `memory_stats` sums up begins again."""
         check(library().millpond_device_reset_accumulated(self.handle))
 
+    def reset_host_peaks(self) -> None:
+        """The peaks of its pinned memory start again from the current values."""
+        check(library().millpond_device_reset_host_peaks(self.handle))
+
+    def reset_host_accumulated(self) -> None:
+        """What `host_memory_stats` sums up begins again."""
+        check(library().millpond_device_reset_host_accumulated(self.handle))
+
     def report(self, streams: bool = False) -> dict[str, Any]:
         """All statistics of the device, its pools and tags and its pinned memory, as docs/seeing.md has them."""
         found: dict[str, Any] = json.loads(self._written(_abi.STATS_JSON, streams))
@@ -361,6 +377,10 @@ class Device:
         """All blocks by address, as they are at one moment: "live", "waiting", "free" or "any"."""
         return _statistics.blocks(self.handle, None, one_of(_STATES, states))
 
+    def segments(self) -> list[SegmentInfo]:
+        """All reserved memory, by address, all as it is at one moment: each range once, where it is used."""
+        return _statistics.segments(self.handle, None)
+
     def tags(self) -> dict[str, TagStats]:
         """What the blocks of each tag have that was ever used on the device."""
         return _statistics.tags(self.handle)
@@ -384,7 +404,7 @@ class Device:
     # Snapshots, histories, recordings
 
     def snapshot(self) -> dict[str, Any]:
-        """Every block and the account, all of one moment, with the schema in docs/seeing.md."""
+        """Every block and the account, all of one moment, with the schema in docs/snapshots.md."""
         pieces: list[bytes] = []
         failed: list[BaseException] = []
 
@@ -412,10 +432,7 @@ class Device:
     def history(self, path: Optional[PathLike] = None, events: int = 0, frames: int = 0) -> Iterator[Device]:
         """Inside, what happens to the device's memory is kept: the newest `events` (0: 65 536) for `events()`, and all
         of them in the file, if any, for `millpond history` and `view`. `frames`: how many callers of each."""
-        options = _abi.HistoryOptions(
-            ctypes.sizeof(_abi.HistoryOptions), number_of(events, "events"), number_of(frames, "frames"),
-            None if path is None else path_of(path),
-        )
+        options = _history_options(path, events, frames)
         check(library().millpond_device_history_start(self.handle, ctypes.byref(options)))
         yield from _until(self, lambda: check_end(library().millpond_device_history_stop(self.handle, None)))
 
@@ -444,6 +461,21 @@ class Device:
 
     def __repr__(self) -> str:
         return f"millpond.Device({self.type!r}, {self.ordinal})"
+
+
+def _history_options(path: Optional[PathLike], events: int, frames: int) -> _abi.HistoryOptions:
+    return _abi.HistoryOptions(
+        ctypes.sizeof(_abi.HistoryOptions), number_of(events, "events"), number_of(frames, "frames"),
+        None if path is None else path_of(path),
+    )
+
+
+def history_on_signal(number: int, path: Optional[PathLike] = None, events: int = 0, frames: int = 0) -> None:
+    """From now on this signal begins a history of each open device, and the next one ends them, and so on: for somebody
+    outside the program. `%n` in the path counts them; the others are those of `Device.history`. Not a signal that the
+    program handles itself."""
+    options = _history_options(path, events, frames)
+    check(library().millpond_history_on_signal(signed_of(number, "number"), ctypes.byref(options)))
 
 
 _cuda: dict[int, Device] = {}

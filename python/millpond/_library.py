@@ -7,6 +7,7 @@ package.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import operator
 import os
 import pathlib
@@ -14,7 +15,8 @@ import re
 import threading
 from typing import Any, Mapping, Optional, TypeVar, Union
 
-from . import _abi
+from . import _abi, _report
+from ._report import OomReport
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -32,9 +34,11 @@ class MillpondError(RuntimeError):
 
 
 class OutOfMemoryError(MillpondError, MemoryError):
-    """A request that found no memory. `report` tells who holds it, what was tried, and what to do."""
+    """A request that found no memory. `report` tells who holds it, what was tried, and what to do; `details` has all of that
+    field by field, and is None where it is not known (of pinned and unified memory)."""
 
     report: str = ""
+    details: Optional[OomReport] = None
 
 
 _HISTORY = re.compile("run with MILLPOND_HISTORY=.*")
@@ -120,11 +124,11 @@ def error() -> MillpondError:
         return MillpondError(message, code, name.replace("MILLPOND_E_", ""))
     # The callers that a history has are those of C: of Python they say nothing.
     found = OutOfMemoryError(_HISTORY.sub(_CALLERS, message), code, "OUT_OF_MEMORY")
-    report = ctypes.create_string_buffer(_abi.OOM_REPORT_BYTES)
-    ctypes.cast(report, ctypes.POINTER(ctypes.c_size_t))[0] = len(report)
-    text = ctypes.create_string_buffer(16384)
-    if lib.millpond_last_oom(report) == 0 and lib.millpond_oom_report_text(report, text, len(text), None) == 0:
-        found.report = _HISTORY.sub(_CALLERS, text.value.decode(errors="replace"))
+    raw = _abi.OomReport(struct_size=ctypes.sizeof(_abi.OomReport))
+    if lib.millpond_last_oom(ctypes.byref(raw)) == 0:
+        details = _report.told(lib, raw)
+        found.report = _HISTORY.sub(_CALLERS, details.text)
+        found.details = dataclasses.replace(details, text=found.report)
     return found
 
 

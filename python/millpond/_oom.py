@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 from . import _abi
 from ._hooks import _alone
 from ._library import MillpondError, check, ended, library
+from ._report import OomReport, told
 
 if TYPE_CHECKING:
     from ._device import Device
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class OomRequest:
     """A request that found no memory: its size in bytes, what its pool is called, its stream (0 where it has none), and who
-    holds the memory, as a text."""
+    holds the memory, as a text and field by field."""
 
     size: int
     pool: str
     stream: int
     report: str
+    details: OomReport
 
 
 class OomHandler:
@@ -80,12 +82,9 @@ class OomHandler:
 
     def _ask(self, report: int) -> bool:
         try:
-            found = _abi.OomReport.from_address(report)
-            text = ctypes.create_string_buffer(16384)
-            check(library().millpond_oom_report_text(report, text, len(text), None))
+            details = told(library(), _abi.OomReport.from_address(report))
             request = OomRequest(
-                found.requested_bytes, found.pool_label.decode(errors="replace"), found.stream or 0,
-                text.value.decode(errors="replace"),
+                details.requested_bytes, details.pool, details.stream or 0, details.text, details
             )
             return bool(self._function(request))
         except BaseException as why:  # ctypes would only print it

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
@@ -119,6 +120,24 @@ class BlockInfo:
     stream: int
     state: str
     tag: str
+    pool: int = 0
+    """The handle of its pool; 0 if that has ended."""
+    segment: int = 0
+    """Where the memory begins that was taken with it from the device by one call; 0 where the device maps."""
+
+
+@dataclass(frozen=True)
+class SegmentInfo:
+    """One range of reserved memory, at the addresses at which it is used. `kind` is "segment" (taken by one call), "large" or
+    "small" (granules of a device that maps), or "scattered": a piece of a block whose granules come from several places;
+    then `home` is where its memory has been from the start. `stream` is as in a `BlockInfo`."""
+
+    ptr: int
+    size: int
+    kind: str
+    stream: int
+    pool: int
+    home: int
 
 
 _STATES = {_abi.BLOCK_LIVE: "live", _abi.BLOCK_WAITING: "waiting", _abi.BLOCK_FREE: "free"}
@@ -141,7 +160,18 @@ def blocks(device: Any, pool: Any, states: int) -> list[BlockInfo]:
     return [
         BlockInfo(
             r.ptr or 0, r.size_bytes, r.requested_bytes, r.stream or 0, _STATES.get(r.state, str(r.state)),
-            lib.millpond_tag_get_name(r.tag).decode(errors="replace"),
+            lib.millpond_tag_get_name(r.tag).decode(errors="replace"), r.pool or 0, r.segment or 0,
+        )
+        for r in records
+    ]
+
+
+def segments(device: Any, pool: Any) -> list[SegmentInfo]:
+    lib = library()
+    records = _listed(_abi.SegmentRecord, lambda *to: lib.millpond_device_list_segments(device, pool, *to))
+    return [
+        SegmentInfo(
+            r.ptr or 0, r.size_bytes, _abi.SEGMENTS.get(r.kind, str(r.kind)), r.stream or 0, r.pool or 0, r.home or 0
         )
         for r in records
     ]
@@ -149,12 +179,21 @@ def blocks(device: Any, pool: Any, states: int) -> list[BlockInfo]:
 
 @dataclass(frozen=True)
 class TagStats:
-    """What the blocks of one tag have."""
+    """What the blocks of one tag have of a device. `active_` is with freed blocks that wait, `small_` what lies in chunks,
+    `host_` pinned memory and `unified_` unified memory, as it was asked for."""
 
     requested_bytes: Counter
     allocated_bytes: Counter
     blocks: Counter
     waiting_bytes: int
+    active_bytes: Counter
+    active_blocks: Counter
+    small_allocated_bytes: Counter
+    small_blocks: Counter
+    host_bytes: Counter
+    host_blocks: Counter
+    unified_bytes: Counter
+    unified_blocks: Counter
 
 
 def tags(device: Any) -> dict[str, TagStats]:
@@ -166,10 +205,17 @@ def tags(device: Any) -> dict[str, TagStats]:
 
     return {
         t.name.decode(errors="replace"): TagStats(
-            counter(t.requested_bytes), counter(t.allocated_bytes), counter(t.blocks), t.waiting_bytes
+            counter(t.requested_bytes), counter(t.allocated_bytes), counter(t.blocks), t.waiting_bytes,
+            counter(t.active_bytes), counter(t.active_blocks), counter(t.small_allocated_bytes),
+            counter(t.small_blocks), counter(t.host_bytes), counter(t.host_blocks), counter(t.unified_bytes),
+            counter(t.unified_blocks),
         )
         for t in found
     }
+
+
+_OOM = next(number for number, kind in _abi.HISTORY.items() if kind == "oom")
+_UNKNOWN = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -187,6 +233,8 @@ class Event:
     host: bool
     frames: tuple[int, ...]
     text: Optional[str]
+    device_free: Optional[int] = None
+    """Of "oom": what the device had free, if it could be asked."""
 
 
 def events(handle: Any) -> tuple[list[Event], int]:
@@ -204,6 +252,7 @@ def events(handle: Any) -> tuple[list[Event], int]:
                     lib.millpond_tag_get_name(e.tag).decode(errors="replace"), bool(e.flags & _abi.HISTORY_HOST),
                     tuple(e.frames[: e.frame_count]) if e.frame_count else (),
                     e.text.decode(errors="replace") if e.text is not None else None,
+                    e.device_free_bytes if e.kind == _OOM and e.device_free_bytes != _UNKNOWN else None,
                 )
             )
             return True
@@ -228,3 +277,19 @@ def written(call: Callable[[Any, int, Any], int]) -> str:
         if needed.value <= capacity:
             return buffer.value.decode(errors="replace")
         capacity = needed.value * 2
+
+
+def report(streams: bool = False) -> dict[str, Any]:
+    """What `Device.report` tells of one device, of all that are open: "devices" is a list."""
+    found: dict[str, Any] = json.loads(_of_all(_abi.STATS_JSON, streams))
+    return found
+
+
+def prometheus(streams: bool = False) -> str:
+    """What `Device.prometheus` tells of one device, of all that are open, as one page."""
+    return _of_all(_abi.STATS_PROMETHEUS, streams)
+
+
+def _of_all(kind: int, streams: bool) -> str:
+    kind |= _abi.STATS_STREAMS if streams else 0
+    return written(lambda *to: library().millpond_write_stats(kind, *to))

@@ -17,12 +17,16 @@ STRUCTS = {
     "millpond_counter": _abi.Counter,
     "millpond_stats": _abi.Stats,
     "millpond_block_record": _abi.BlockRecord,
+    "millpond_segment_record": _abi.SegmentRecord,
+    "millpond_oom_holder": _abi.OomHolder,
+    "millpond_oom_wait": _abi.OomWait,
+    "millpond_oom_tried": _abi.OomTried,
+    "millpond_oom_report": _abi.OomReport,
     "millpond_tag_stats": _abi.TagStats,
     "millpond_latency": _abi.Latency,
     "millpond_history_options": _abi.HistoryOptions,
     "millpond_history_event": _abi.HistoryEvent,
     "millpond_block_event": _abi.BlockEvent,
-    "millpond_oom_report": _abi.OomReport,
 }
 # The numbers of the header that _abi.py repeats, by its names for them.
 NUMBERS = [
@@ -38,7 +42,8 @@ PLAIN = {
     "int32_t": {ctypes.c_int32}, "uint64_t": {ctypes.c_uint64}, "double": {ctypes.c_double},
     "C_Stream": {ctypes.c_void_p}, "C_Event": {ctypes.c_void_p},
     "millpond_write_callback": {_abi.WriteCallback}, "millpond_history_callback": {_abi.HistoryCallback},
-    "millpond_oom_handler": {_abi.OomHandler}, "millpond_hook": {_abi.BlockHook}, "millpond_hook_destroy": {_abi.HookDestroy},
+    "millpond_oom_handler": {_abi.OomHandler}, "int": {ctypes.c_int},
+    "millpond_hook": {_abi.BlockHook}, "millpond_hook_destroy": {_abi.HookDestroy},
 }
 
 
@@ -76,8 +81,17 @@ class Abi(unittest.TestCase):
         lines += [f'static_assert(MILLPOND_HOOK_{v.upper()} == {k}, "{v}");' for k, v in _abi.HOOKS.items()]
         lines += [f'static_assert(MILLPOND_ADVICE_{k.upper()} == {v}, "{k}");' for k, v in _abi.ADVICE.items()]
         lines += [f'static_assert(MILLPOND_DEVICE_TYPE_NAME_BYTES == {_abi.TYPE_NAME_BYTES}, "");']
-        for struct, room in [("millpond_oom_report", _abi.OOM_REPORT_BYTES),
-                             ("millpond_memory_stats", _abi.MEMORY_STATS_BYTES),
+        lines += [f'static_assert(MILLPOND_OOM_{v.upper()} == {k}, "{v}");'
+                  for names in (_abi.OOM_REASONS, _abi.OOM_FLAGS) for k, v in names.items()]
+        lines += [f'static_assert(MILLPOND_OOM_MISSING_{v.upper()} == {k}, "{v}");' for k, v in _abi.OOM_MISSING.items()]
+        lines += [f'static_assert(MILLPOND_OOM_WAITS_FOR_{v.upper()} == {k}, "{v}");' for k, v in _abi.OOM_WAITS.items()]
+        lines += [f'static_assert(MILLPOND_OOM_STEP_{v.upper()} == {k}, "{v}");' for k, v in _abi.OOM_STEPS.items()]
+        lines += [f'static_assert(MILLPOND_OOM_{name} == {number}, "{name}");' for name, number in
+                  [("TOP", _abi.OOM_TOP), ("LABEL", _abi.OOM_LABEL), ("WORDS", _abi.OOM_WORDS),
+                   ("STEPS", len(_abi.OOM_STEPS))]]
+        lines += [f'static_assert(MILLPOND_SEGMENT_KIND_{"WHOLE" if v == "segment" else v.upper()} == {k}, "{v}");'
+                  for k, v in _abi.SEGMENTS.items()]
+        for struct, room in [("millpond_memory_stats", _abi.MEMORY_STATS_BYTES),
                              ("millpond_host_memory_stats", _abi.HOST_MEMORY_STATS_BYTES)]:
             lines.append(f'static_assert(sizeof({struct}) <= {room}, "{struct}");')
         good, said = compiled("\n".join(lines))

@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import unittest
 import unittest.mock
@@ -333,7 +334,116 @@ class Pools(OnHost):
         kept.free()
 
 
+class OutOfMemory(OnHost):
+    def test_the_report_has_fields(self):
+        pool = self.device.create_pool("weights", limit_bytes=8 << 20)
+        stream = self.device.stream()
+        with millpond.tag("layers"):
+            kept = [pool.alloc(3 << 20, stream), pool.alloc(2 << 20, stream)]
+        with self.assertRaises(millpond.OutOfMemoryError) as caught:
+            pool.alloc(4 << 20, stream)
+        r = caught.exception.details
+        self.assertEqual((r.reason, r.pool, r.stream), ("pool_limit", "pool 'weights'", stream.handle))
+        self.assertEqual((r.requested_bytes, r.pool_limit_bytes), (4 << 20, 8 << 20))
+        self.assertLessEqual({"maps", "pooled", "has_stream"}, r.flags)
+        self.assertEqual(r.missing, frozenset())
+        self.assertEqual([(h.label, h.live_bytes, h.block_count) for h in r.tags], [("tag 'layers'", 5 << 20, 2)])
+        self.assertEqual(r.pools[0].label, "pool 'weights'")
+        self.assertIn("device", [t.step for t in r.tried])
+        self.assertEqual(r.text, caught.exception.report)
+        self.assertIn("advice: raise the pool's limit", r.text)
+        parts = r.live_bytes + r.waiting_bytes + r.free_here_bytes + r.free_other_streams_bytes
+        self.assertEqual(parts + r.free_other_pools_bytes + r.moving_bytes, r.reserved_bytes)
+        kept.clear()
+
+    def test_a_handler_is_told_the_report(self):
+        pool = self.device.create_pool("cache", limit_bytes=8 << 20)
+        cache = [pool.alloc(2 << 20) for _ in range(4)]
+        seen = []
+
+        def drop(request):
+            seen.append((request.details.reason, request.details.pool, request.details.live_bytes, request.size))
+            cache.pop().free()
+            return True
+
+        with self.device.oom_handler(drop):
+            block = pool.alloc(6 << 20)
+            self.assertEqual([reason for reason, _, _, _ in seen], ["pool_limit"] * 3)
+            self.assertEqual(seen[0][1:], ("pool 'cache'", 8 << 20, 6 << 20))
+            with self.assertRaises(millpond.OutOfMemoryError):
+                pool.alloc(9 << 20)  # above the limit: nobody can help
+            self.assertEqual(len(seen), 3)
+            block.free()
+        cache.clear()
+
+
 class Seeing(OnHost):
+    def test_blocks_and_segments_have_their_pools(self):
+        pool, stream = self.device.create_pool("own"), self.device.stream()
+        block = pool.alloc(5 << 20, stream)
+        (found,) = pool.blocks("live")
+        self.assertEqual((found.ptr, found.pool, found.segment), (block.ptr, pool.handle, 0))
+        (segment,) = pool.segments()
+        self.assertEqual((segment.ptr, segment.size, segment.kind), (block.ptr, 6 << 20, "large"))
+        self.assertEqual((segment.stream, segment.pool, segment.home), (stream.handle, pool.handle, segment.ptr))
+        self.assertEqual(sum(s.size for s in self.device.segments()), self.device.stats().reserved_bytes.current)
+        block.free()
+
+    def test_what_was_counted_begins_again(self):
+        pool = self.device.create_pool("counted")
+        pool.alloc(3000).free()
+        self.assertEqual(pool.memory_stats()["allocation.all.allocated"], 1)
+        pool.reset_accumulated()
+        self.assertEqual(pool.memory_stats()["allocation.all.allocated"], 0)
+        self.device.alloc_host(5000).free()
+        self.assertGreater(self.device.host_memory_stats()["active_requests.allocated"], 0)
+        self.device.reset_host_accumulated()
+        self.assertEqual(self.device.host_memory_stats()["active_requests.allocated"], 0)
+        self.device.reset_host_peaks()
+        self.assertEqual(self.device.host_memory_stats()["active_bytes.peak"], 0)
+
+    def test_a_signal_begins_and_ends_a_history(self):
+        """In a program of its own: a signal is chosen for as long as a process lives."""
+        with tempfile.TemporaryDirectory() as folder:
+            program = f"""
+                import millpond, os, pathlib, signal, time
+                device = millpond.Device("host")
+                millpond.history_on_signal(signal.SIGUSR2, {folder!r} + "/run-%n.history")
+                def until(done):
+                    end = time.monotonic() + 30
+                    while not done():
+                        assert time.monotonic() < end
+                        time.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGUSR2)
+                until(lambda: pathlib.Path({folder!r}, "run-1.history").exists())
+                def kept():
+                    device.alloc(12345).free()
+                    try:
+                        return any(e.kind == "alloc" and e.requested == 12345 for e in device.events())
+                    except millpond.MillpondError:
+                        return False  # not yet
+                until(kept)
+                os.kill(os.getpid(), signal.SIGUSR2)
+                try:
+                    millpond.history_on_signal(-3)
+                except millpond.MillpondError as e:
+                    print(e.name)
+            """
+            done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], text=True, timeout=120,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            self.assertEqual((done.returncode, done.stdout.strip()), (0, "INVALID_ARGUMENT"), done.stdout)
+            self.assertTrue(os.path.exists(folder + "/run-1.history"))
+
+    def test_a_request_that_failed_is_in_the_history(self):
+        with self.device.history():
+            kept = self.device.alloc(1 << 20)
+            with self.assertRaises(millpond.OutOfMemoryError):
+                self.device.alloc(1 << 50)
+        (event,) = [e for e in self.device.events() if e.kind == "oom"]
+        self.assertEqual((event.ptr, event.requested), (0, 1 << 50))
+        self.assertGreater(event.device_free, 1 << 20)
+        kept.free()
+
     def test_statistics_agree(self):
         blocks = [self.device.alloc(n) for n in (100, 20_000, 3 << 20)]
         stats, names = self.device.stats(), self.device.memory_stats()

@@ -23,6 +23,7 @@
 //!
 //! The owner may leave a *fast path* open by which it enters without looking the lock up (`biased/seat.rs`).
 
+use crate::base::boxed::try_box;
 use crate::base::sync::waited;
 use crate::base::sync::{AtomicBool, AtomicPtr, Ordering, UnsafeCell, pause, set_flag, thread_token};
 use std::ops::{Deref, DerefMut};
@@ -280,14 +281,18 @@ impl<T, W> Drop for OwnerGuard<'_, T, W> {
 
 impl<'a, T, W> Guard<'a, T, W> {
     /// Makes the calling thread (`me` is its token) the owner. The thread holds `taken`; afterwards it holds the lock
-    /// as owner instead, and `taken` is free for others to queue on.
+    /// as owner instead, and `taken` is free for others to queue on. A thread that has no seat yet, while the heap has no
+    /// room for one, goes on without.
     fn make_owner(mut self, me: u64) -> Self {
         let seats = &mut self.parts().seats;
-        let at = seats.iter().position(|s| s.token() == me).unwrap_or_else(|| {
-            seats.push(Box::new(Seat::new(me)));
-            seats.len() - 1
-        });
-        let seat: *const Seat<T, W> = &raw const *seats[at];
+        if seats.iter().all(|s| s.token() != me)
+            && seats.try_reserve(1).is_ok()
+            && let Some(seat) = try_box(Seat::new(me))
+        {
+            seats.push(seat);
+        }
+        let Some(seat) = seats.iter().find(|s| s.token() == me) else { return self };
+        let seat: *const Seat<T, W> = &raw const **seat;
         // SAFETY: a box in `seats`, from which nothing is ever removed; the lock outlives `'a`.
         let seat: &'a Seat<T, W> = unsafe { &*seat };
         seat.enter();

@@ -1,83 +1,45 @@
 //! The one error type of the library: a stable code, a message for a person, and whatever else the place that fails
 //! wants to hand to the place that reports it. The codes are a list that the C API publishes; `base` itself returns few
 //! of them. Only `capi` and `paddle` turn a code into a status number.
+//!
+//! A call that fails since the host has no memory left must not end the process over its error. So what the heap has no
+//! room for is replaced by an error of the same code that is always there (`Fixed`), and the errors of requests that
+//! find no memory are made beforehand (`spare.rs`).
 
+use held::Held;
+use inner::{Detail, Growing, Inner, speechless};
 use std::any::Any;
 use std::borrow::Cow;
-use std::fmt;
-use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::fmt::{self, Write};
 use std::sync::Arc;
 
-/// Why a call failed. The numbers are part of the C API (`MILLPOND_E_*`) and are never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-#[non_exhaustive]
-pub enum Code {
-    /// An argument is outside its documented range (NULL, size 0 where not allowed, bad flag, overflow).
-    InvalidArgument = 1,
-    /// The device has not enough free memory, or a limit was reached.
-    OutOfMemory = 2,
-    /// The address is not the start of a live block of this library.
-    UnknownPointer = 3,
-    /// The block was freed before.
-    DoubleFree = 4,
-    /// The stream is not known to this device, or was destroyed.
-    UnknownStream = 5,
-    /// The event is not known to this device, or was destroyed.
-    UnknownEvent = 6,
-    /// No device type of that name, or no device of that ordinal.
-    UnknownDevice = 7,
-    /// The device or the device type is not initialised, or was finalised.
-    NotInitialized = 8,
-    /// The device type cannot do this.
-    Unsupported = 9,
-    /// A range runs past the end of its block.
-    OutOfRange = 10,
-    /// The driver or plugin reported a failure of its own.
-    Device = 11,
-    /// The operating system refused a call.
-    System = 12,
-    /// A custom-runtime plugin was refused: version, struct size or a missing function.
-    PluginRefused = 13,
-    /// The handle is still in use, or the name is taken.
-    Busy = 14,
-    /// The call is not allowed here (from a stream callback, or in a forked child).
-    NotPermitted = 15,
-    /// The size given at free differs from the size at allocation.
-    WrongSize = 16,
-    /// A defect of this library; please report it.
-    Internal = 17,
-}
+pub use code::Code;
+
+mod code;
+mod held;
+mod inner;
+pub(crate) mod spare;
 
 /// A failed call: a [`Code`] and a message that names what was wrong.
 ///
 /// One word, so that a `Result` of a call that succeeds travels in registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error(Box<Inner>);
+pub struct Error(Held);
 
-/// What an error carries beside its text.
-pub(crate) trait Detail: Any + Send + Sync + UnwindSafe + RefUnwindSafe {}
+/// An error without a detail that is always there.
+#[derive(Debug)]
+pub(crate) struct Fixed(Inner);
 
-impl<T: Any + Send + Sync + UnwindSafe + RefUnwindSafe> Detail for T {}
-
-#[derive(Clone)]
-struct Inner {
-    code: Code,
-    message: Cow<'static, str>,
-    detail: Option<Arc<dyn Detail>>,
-}
-
-impl PartialEq for Inner {
-    fn eq(&self, other: &Inner) -> bool {
-        self.code == other.code && self.message == other.message
+impl Fixed {
+    /// An error that says this.
+    pub(crate) const fn new(code: Code, message: &'static str) -> Fixed {
+        Fixed(Inner::new(code, Cow::Borrowed(message)))
     }
-}
 
-impl Eq for Inner {}
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.code, self.message)
+    /// The error.
+    #[cold]
+    pub(crate) fn error(&'static self) -> Error {
+        Error(Held::fixed(&self.0))
     }
 }
 
@@ -88,14 +50,41 @@ impl Error {
     /// An error with a message.
     #[cold]
     pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
-        Error(Box::new(Inner { code, message: message.into(), detail: None }))
+        Error::of(Inner::new(code, message.into()))
+    }
+
+    /// The same with a message that is put together for it.
+    #[cold]
+    #[doc(hidden)]
+    pub fn formatted(code: Code, message: fmt::Arguments<'_>) -> Self {
+        let mut text = Growing::default();
+        let _ = text.write_fmt(message); // what has no room is left out
+        Error::new(code, text.0)
+    }
+
+    /// One that was made beforehand ([`spare::prepare`]), to be [edited](Self::edit); `None`: there are none left.
+    #[cold]
+    pub(crate) fn spare() -> Option<Self> {
+        Some(Error(Held::from(spare::take()?)))
+    }
+
+    fn of(inner: Inner) -> Self {
+        let code = inner.code;
+        Error(Held::new(inner).unwrap_or_else(|| Held::fixed(speechless(code))))
     }
 
     /// The same error, which also carries `detail`.
     #[cold]
-    pub(crate) fn with(mut self, detail: Arc<dyn Detail>) -> Self {
-        self.0.detail = Some(detail);
-        self
+    pub(crate) fn with(self, detail: Arc<dyn Detail>) -> Self {
+        let mut it = self;
+        match it.0.get_mut() {
+            Some(inner) => inner.detail = Some(detail),
+            None => {
+                let said = &it.0.get().message;
+                it = Error::of(Inner { detail: Some(detail), ..Inner::new(it.code(), said.clone()) });
+            }
+        }
+        it
     }
 
     /// What it carries, if that is a `T`.
@@ -103,24 +92,37 @@ impl Error {
     where
         Arc<T>: Any,
     {
-        let all: Arc<dyn Any + Send + Sync> = self.0.detail.clone()?;
+        let all: Arc<dyn Any + Send + Sync> = self.0.get().detail.clone()?;
         all.downcast().ok()
+    }
+
+    /// Changes what it carries and says, if that is a `T` that nobody else has. `line` gives the new message, of which as
+    /// much is kept as there is room for without the heap.
+    pub(crate) fn edit<T: Any>(&mut self, change: impl FnOnce(&mut T, &mut dyn Write)) -> bool {
+        let Some(inner) = self.0.get_mut() else { return false };
+        let Some(detail) = inner.detail.as_mut().and_then(Arc::get_mut) else { return false };
+        let Some(detail) = (detail as &mut dyn Any).downcast_mut::<T>() else { return false };
+        let mut text = std::mem::take(&mut inner.message).into_owned();
+        text.clear();
+        change(detail, &mut spare::Within(&mut text));
+        inner.message = text.into();
+        true
     }
 
     /// The stable code.
     pub fn code(&self) -> Code {
-        self.0.code
+        self.0.get().code
     }
 
     /// The message, for a person.
     pub fn message(&self) -> &str {
-        &self.0.message
+        &self.0.get().message
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)
+        f.write_str(self.message())
     }
 }
 
@@ -131,6 +133,40 @@ impl std::error::Error for Error {}
 #[doc(hidden)]
 macro_rules! fail {
     ($code:expr, $($arg:tt)+) => {
-        return Err($crate::base::error::Error::new($code, format!($($arg)+)))
+        return Err($crate::base::error::Error::formatted($code, format_args!($($arg)+)))
     };
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_word_whatever_it_is() {
+        assert_eq!(size_of::<Result<()>>(), size_of::<usize>());
+        static NONE: Fixed = Fixed::new(Code::OutOfMemory, "no more");
+        let fixed = NONE.error();
+        assert_eq!((fixed.code(), fixed.message()), (Code::OutOfMemory, "no more"));
+        assert_eq!(fixed, Error::new(Code::OutOfMemory, "no more"));
+        let carries = fixed.clone().with(Arc::new(7u32));
+        assert_eq!((carries.message(), carries.detail::<u32>().as_deref()), ("no more", Some(&7)));
+        assert_eq!(carries.clone().detail::<u32>().as_deref(), Some(&7));
+        assert_eq!((fixed.detail::<u32>(), carries.detail::<u64>()), (None, None));
+    }
+
+    #[test]
+    fn what_an_error_carries_can_be_changed_by_its_only_owner() {
+        let mut e = Error::new(Code::Busy, "a text of some length").with(Arc::new(1u32));
+        let change = |n: &mut u32, out: &mut dyn Write| {
+            *n += 1;
+            let _ = write!(out, "{n}");
+        };
+        assert!(e.edit(change));
+        assert_eq!((e.message(), e.detail::<u32>().as_deref()), ("2", Some(&2)));
+        let other = e.clone();
+        assert!(!e.edit(change), "another one has it");
+        drop(other);
+        assert!(e.edit(change) && !e.edit(|_: &mut u64, _| ()));
+        assert_eq!(e.message(), "3");
+    }
 }

@@ -2,36 +2,56 @@
 //! oldest go. What happened just before the trouble is what is looked for, so the newest are worth more.
 //!
 //! A record has a *position*, a number that never comes again. A reader takes records by their positions and may look
-//! at any; nothing is taken away by reading. Each slot says of which position its words are (`2 * position + 2`), or
-//! that somebody writes one (`2 * position + 1`). A writer that finds another one in its slot, who was stopped for a
-//! whole round, gives its record up: then that position is never there. So of the positions below [`head`](Ring::head)
-//! a reader has got or missed each one, and what was dropped is exactly what it has missed.
+//! at any; nothing is taken away by reading. Each slot says of which position its words are (`position + 1`), or that
+//! somebody writes those of one (`BUSY | position`). A writer gives its record up that finds another one in its slot, or
+//! a later position there: it was stopped for a whole round. Then that position is never there. So of the positions below
+//! [`head`](Ring::head) a reader has got or missed each one, and what was dropped is exactly what it has missed.
+//!
+//! A slot is a whole number of lines of eight words. A record of seven words takes one line, and its writer needs no
+//! more than a few dozen instructions.
+//!
+//! Rings are never freed: who writes may have looked the ring up long ago. They are [lent](Lent), to one user after the
+//! other. When one is given back its memory goes back to the system, but positions go on: what a writer that is late
+//! still writes is of a position that the next user has not, or one record among its own.
 
 use super::error::Result;
 #[cfg(not(loom))]
 use super::mapped_array::MappedArray;
+use super::sync::system::{Mutex, lock};
 use super::sync::{AtomicU64, Ordering, Padded, fence};
+use std::ops::Deref;
+
+/// Words of a line, of which the first in a slot says whose the others are.
+const LINE: usize = 8;
+/// Words of a record that takes one line.
+pub const SHORT: usize = LINE - 1;
+
+type Line = [AtomicU64; LINE];
+
+/// Of a slot: its words are being written.
+const BUSY: u64 = 1 << 63;
 
 /// Loom's atomics are more than their bits.
 #[cfg(loom)]
-type Slots = Box<[AtomicU64]>;
+type Lines = Box<[Line]>;
 #[cfg(not(loom))]
-type Slots = MappedArray<AtomicU64>;
+type Lines = MappedArray<Line>;
 
 #[cfg(loom)]
-fn zeros(count: usize) -> Result<Slots> {
-    Ok((0..count).map(|_| AtomicU64::new(0)).collect())
+fn zeros(count: usize) -> Result<Lines> {
+    Ok((0..count).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect())
 }
 #[cfg(not(loom))]
-fn zeros(count: usize) -> Result<Slots> {
+fn zeros(count: usize) -> Result<Lines> {
     MappedArray::new(count)
 }
 
 /// See the file's head.
+#[derive(Debug)]
 pub struct Ring {
-    slots: Slots,
-    /// Words of a slot: those of a record, and one before them.
-    stride: usize,
+    lines: Lines,
+    /// Lines of a slot.
+    each: usize,
     mask: u64,
     head: Padded<AtomicU64>,
 }
@@ -47,12 +67,43 @@ pub enum Seen {
     Gone,
 }
 
+/// How many slots, and lines of a slot, hold so many records of so many words.
+fn shape(slots: usize, words: usize) -> (usize, usize) {
+    let count = slots.max(2).checked_next_power_of_two().unwrap_or(usize::MAX);
+    (count, (words + 1).div_ceil(LINE))
+}
+
+/// The slot of that position becomes this writer's; `false`: another one is there, or was, and the record is given up.
+#[inline(always)]
+fn begin(state: &AtomicU64, position: u64) -> bool {
+    let was = state.load(Ordering::Relaxed);
+    // A later position, or one that is being written.
+    if was > position {
+        return false;
+    }
+    // Acquire: with the Release below of who wrote here last, so that its words do not come after ours. Where it
+    // fails, another one has come here.
+    if state.compare_exchange(was, BUSY | position, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return false;
+    }
+    // Release: who sees one of the words sees that somebody writes; pairs with the fence in `read`.
+    fence(Ordering::Release);
+    true
+}
+
+/// The record is whole.
+#[inline(always)]
+fn end(state: &AtomicU64, position: u64) {
+    // Release: who sees that it is whole sees the words.
+    state.store(position + 1, Ordering::Release);
+}
+
 impl Ring {
     /// A ring of `slots` (at least 2, rounded up to a power of two) records of `words` words.
     pub fn new(slots: usize, words: usize) -> Result<Ring> {
-        let count = slots.max(2).checked_next_power_of_two().unwrap_or(usize::MAX);
-        let array = zeros(count.saturating_mul(words + 1))?;
-        Ok(Ring { slots: array, stride: words + 1, mask: count as u64 - 1, head: Padded(AtomicU64::new(0)) })
+        let (count, each) = shape(slots, words);
+        let lines = zeros(count.saturating_mul(each))?;
+        Ok(Ring { lines, each, mask: count as u64 - 1, head: Padded(AtomicU64::new(0)) })
     }
 
     /// How many records it has at most.
@@ -60,23 +111,47 @@ impl Ring {
         self.mask + 1
     }
 
+    /// Whether each record has a line, so that it takes [`push_short`](Self::push_short).
+    pub fn is_short(&self) -> bool {
+        self.each == 1
+    }
+
     /// The position of the next record: so many were ever written.
     pub fn head(&self) -> u64 {
         self.head.load(Ordering::Acquire)
     }
 
-    fn slot(&self, position: u64) -> &[AtomicU64] {
-        let at = (position & self.mask) as usize * self.stride;
-        &self.slots[at..at + self.stride]
+    /// The words of a slot.
+    #[inline(always)]
+    fn slot(&self, position: u64) -> Option<(&AtomicU64, &[AtomicU64])> {
+        let at = (position & self.mask) as usize * self.each;
+        self.lines.get(at..at + self.each)?.as_flattened().split_first()
     }
 
     /// Writes a record of up to so many words. Never waits, never allocates.
     #[inline(always)]
     pub fn push<const N: usize>(&self, record: &[u64; N], more: &[u64]) {
-        if N >= self.stride {
-            return; // there is no room for such a record
-        }
         self.put(self.claim(), record, more);
+    }
+
+    /// The same for a ring whose records have a line each.
+    #[inline(always)]
+    pub fn push_short(&self, record: &[u64; SHORT]) {
+        self.put_short(self.claim(), record);
+    }
+
+    /// Its second step.
+    #[inline(always)]
+    pub(crate) fn put_short(&self, position: u64, record: &[u64; SHORT]) {
+        // Without looking how many lines a slot has: in another ring this is the line of another slot.
+        let Some([state, words @ ..]) = self.lines.get((position & self.mask) as usize) else { return };
+        if !begin(state, position) {
+            return;
+        }
+        for n in 0..SHORT {
+            words[n].store(record[n], Ordering::Relaxed);
+        }
+        end(state, position);
     }
 
     /// The first step of `push`: the position is this record's, and readers wait for it.
@@ -85,49 +160,83 @@ impl Ring {
         self.head.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The second step. The record has less words than a slot.
+    /// The second step. As many words as there is room for.
     #[inline(always)]
     pub(crate) fn put<const N: usize>(&self, position: u64, record: &[u64; N], more: &[u64]) {
-        let at = (position & self.mask) as usize * self.stride;
-        // To the end of the ring: no more is written than there are words.
-        let Some((state, words)) = self.slots.get(at..).and_then(<[_]>::split_first) else { return };
-        let Some((first, rest)) = words.split_first_chunk::<N>() else { return };
-        let busy = 2 * position + 1;
-        let was = state.load(Ordering::Relaxed);
-        if was & 1 != 0 || was > busy {
-            return; // another one is here, or was: this record is given up
-        }
-        // Acquire: with the Release below of who wrote here last, so that its words do not come after ours. Where it
-        // fails, another one has come here.
-        if state.compare_exchange(was, busy, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        let Some((state, words)) = self.slot(position) else { return };
+        if !begin(state, position) {
             return;
         }
-        // Release: who sees one of the words sees that somebody writes; pairs with the fence in `read`.
-        fence(Ordering::Release);
-        for n in 0..N {
-            first[n].store(record[n], Ordering::Relaxed);
-        }
-        rest.iter()
-            .zip(more)
-            .take(self.stride.saturating_sub(N + 1))
-            .for_each(|(to, &from)| to.store(from, Ordering::Relaxed));
-        // Release: who sees that it is whole sees the words.
-        state.store(busy + 1, Ordering::Release);
+        words.iter().zip(record.iter().chain(more)).for_each(|(to, &from)| to.store(from, Ordering::Relaxed));
+        end(state, position);
     }
 
     /// Copies the record of that position, if it is there; as many words as there is room for.
     pub fn read(&self, position: u64, into: &mut [u64]) -> Seen {
-        let [state, words @ ..] = self.slot(position) else { return Seen::Gone };
-        let whole = 2 * position + 2;
+        let Some((state, words)) = self.slot(position) else { return Seen::Gone };
+        let whole = position + 1;
         // Acquire: with the Release at the end of `push`.
         let before = state.load(Ordering::Acquire);
         if before != whole {
-            return if before < whole { Seen::NotYet } else { Seen::Gone };
+            // What is being written is of that position, or of one before it.
+            let is_older = if before & BUSY != 0 { before & !BUSY <= position } else { before < whole };
+            return if is_older { Seen::NotYet } else { Seen::Gone };
         }
         into.iter_mut().zip(words).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
         // Acquire: a word of a later writer was read only if that is seen below; pairs with the fence in `push`.
         fence(Ordering::Acquire);
         if state.load(Ordering::Relaxed) == whole { Seen::Whole } else { Seen::Gone }
+    }
+}
+
+/// Rings that nobody has at the moment. They are found here, too, by who looks for leaks.
+static SPARE: Mutex<Vec<&'static Ring>> = Mutex::new(Vec::new());
+
+/// A ring for one user at a time; see the file's head.
+#[derive(Debug)]
+pub struct Lent {
+    ring: &'static Ring,
+    first: u64,
+}
+
+impl Lent {
+    /// A ring as by [`Ring::new`]: one that was given back, or a new one.
+    pub fn new(slots: usize, words: usize) -> Result<Lent> {
+        let (count, each) = shape(slots, words);
+        let mut spare = lock(&SPARE);
+        let fits = |r: &&'static Ring| (r.capacity(), r.each) == (count as u64, each);
+        let known = spare.iter().position(fits).map(|n| spare.swap_remove(n));
+        drop(spare);
+        let ring = match known {
+            Some(ring) => ring,
+            None => Box::leak(Box::new(Ring::new(slots, words)?)),
+        };
+        Ok(Lent { ring, first: ring.head() })
+    }
+
+    /// The position of the first record that is this user's.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The ring, for writers: it may be used for as long as the process lives.
+    pub fn ring(&self) -> &'static Ring {
+        self.ring
+    }
+}
+
+impl Deref for Lent {
+    type Target = Ring;
+    fn deref(&self) -> &Ring {
+        self.ring
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        #[cfg(not(loom))]
+        self.ring.lines.discard();
+        lock(&SPARE).push(self.ring);
     }
 }
 
@@ -151,6 +260,32 @@ mod tests {
             assert_eq!(got, [n, n + 1, n + 2]);
         }
         assert_eq!(ring.read(1500, &mut got), Seen::NotYet);
+    }
+
+    #[test]
+    fn a_ring_is_lent_again_and_positions_go_on() {
+        let (first, address) = {
+            let lent = Lent::new(8, SHORT).unwrap();
+            assert!(lent.is_short());
+            (0..20).for_each(|n| lent.push_short(&[n; SHORT]));
+            (lent.first() + 20, std::ptr::from_ref(lent.ring()))
+        };
+        let again = Lent::new(5, 3).unwrap(); // as many slots and lines
+        assert_eq!((again.first(), std::ptr::from_ref(again.ring())), (first, address));
+        let mut got = [0; SHORT];
+        let old = (first - 8..first).map(|n| again.read(n, &mut got));
+        assert!(old.into_iter().all(|seen| seen == Seen::NotYet), "its memory went back");
+        // A writer that has looked the ring up before, and comes now.
+        let late = again.ring();
+        late.put(first - 1, &[7; SHORT], &[]);
+        again.push_short(&[9; SHORT]);
+        assert_eq!((again.read(first, &mut got), got), (Seen::Whole, [9; SHORT]));
+        let long = Lent::new(8, SHORT + 1).unwrap();
+        assert!(!long.is_short() && !std::ptr::eq(long.ring(), late));
+        long.push(&[1; SHORT], &[2, 3, 4]);
+        let mut got = [0; 12];
+        assert_eq!(long.read(long.first(), &mut got), Seen::Whole);
+        assert_eq!(got, [1, 1, 1, 1, 1, 1, 1, 2, 3, 4, 0, 0]);
     }
 
     #[test]

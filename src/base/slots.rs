@@ -19,6 +19,12 @@ unsafe impl<T: Sync> Zeroable for AtomicPtr<T> {
 #[derive(Debug)]
 pub struct AtomicRef<T: Sync + 'static>(AtomicPtr<T>);
 
+impl<T: Sync + 'static> Default for AtomicRef<T> {
+    fn default() -> Self {
+        AtomicRef::none()
+    }
+}
+
 impl<T: Sync + 'static> AtomicRef<T> {
     /// No reference yet.
     pub const fn none() -> Self {

@@ -38,7 +38,7 @@ pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T>) -> std::result::Resul
     // between any two steps.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(e)) => Err(failed(&e)),
+        Ok(Err(e)) => Err(failed(e)),
         Err(payload) => Err(panicked(payload)),
     }
 }
@@ -50,10 +50,11 @@ pub(crate) fn run_first(body: impl FnOnce() -> Result<()>) -> C_Status {
 }
 
 #[cold]
-fn failed(e: &Error) -> C_Status {
+fn failed(e: Error) -> C_Status {
     last_error::set(e.code(), e.message());
-    last_error::note(e.oom_report());
-    status::of(e)
+    let status = status::of(&e);
+    last_error::note(Some(e));
+    status
 }
 
 #[cold]

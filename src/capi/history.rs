@@ -99,9 +99,12 @@ fn event_of(device: &DeviceState, e: &HistoryEvent, text: Option<&CString>) -> m
         time_ns: e.time,
         kind: e.kind as u32,
         flags: flag(e.host, MILLPOND_HISTORY_HOST)
-            | flag(e.at_once, MILLPOND_HISTORY_AT_ONCE)
+            | flag(e.at_once && e.kind == EventKind::FreeRequested, MILLPOND_HISTORY_AT_ONCE)
             | flag(e.stream.is_some(), MILLPOND_HISTORY_STREAM),
-        ptr: if e.kind == EventKind::Annotate { null_mut() } else { to_ptr(e.address) },
+        ptr: match e.kind {
+            EventKind::Annotate | EventKind::Oom => null_mut(),
+            _ => to_ptr(e.address),
+        },
         size_bytes: e.bytes,
         requested_bytes: e.requested,
         stream: to_ptr(e.stream.unwrap_or(0)).cast(),
@@ -111,6 +114,10 @@ fn event_of(device: &DeviceState, e: &HistoryEvent, text: Option<&CString>) -> m
         frames: if frames.is_empty() { null() } else { frames.as_ptr() },
         frame_count: frames.len(),
         text: text.map_or(null(), |t| t.as_ptr()),
+        device_free_bytes: match e.kind {
+            EventKind::Oom => e.device_free().unwrap_or(u64::MAX),
+            _ => 0,
+        },
     }
 }
 

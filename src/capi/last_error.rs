@@ -2,7 +2,7 @@
 //!
 //! The record has no destructor, so it also works while a thread ends and in static destructors.
 
-use crate::base::error::Code;
+use crate::base::error::{Code, Error};
 use crate::capi::types::CODES;
 use crate::runtime::OomReport;
 use std::cell::{Cell, RefCell, UnsafeCell};
@@ -29,24 +29,25 @@ fn with<R>(f: impl FnOnce(&mut Last) -> R) -> R {
 }
 
 thread_local! {
-    /// The report of the thread's last request that found no memory.
-    static REPORT: RefCell<Option<Arc<OomReport>>> = const { RefCell::new(None) };
+    /// The error of the thread's last request that found no memory, with its report. What it replaces can be used again
+    /// for the next one.
+    static REPORT: RefCell<Option<Error>> = const { RefCell::new(None) };
     /// Whether that was its last failed call.
     static IS_LAST: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Records whether the last failure was a request that found no memory, with its report.
-pub(crate) fn note(report: Option<Arc<OomReport>>) {
+/// Records whether the last failure was a request that found no memory: the error, if it has a report.
+pub(crate) fn note(error: Option<Error>) {
     IS_LAST.set(false);
-    if report.is_some() {
+    if let Some(e) = error.filter(|e| e.oom_report().is_some()) {
         // A thread that is ending keeps none.
-        IS_LAST.set(REPORT.try_with(|last| last.replace(report)).is_ok());
+        IS_LAST.set(REPORT.try_with(|last| last.replace(Some(e))).is_ok());
     }
 }
 
 /// The report of the last such request; with `now`, only if it was the last failed call.
 pub(crate) fn report(now: bool) -> Option<Arc<OomReport>> {
-    let last = REPORT.try_with(|last| last.borrow().clone()).ok().flatten();
+    let last = REPORT.try_with(|last| last.borrow().as_ref().and_then(Error::oom_report)).ok().flatten();
     last.filter(|_| !now || IS_LAST.get())
 }
 

@@ -55,6 +55,12 @@ pub const MILLPOND_OOM_CAPTURED: u32 = 8;
 pub const MILLPOND_OOM_HAS_STREAM: u32 = 16;
 /// A history, a recording or a tool is told of the device's blocks.
 pub const MILLPOND_OOM_WATCHED: u32 = 32;
+/// The option `scatter` is off: blocks are not put together from granules that lie apart.
+pub const MILLPOND_OOM_NO_SCATTER: u32 = 64;
+/// The pool is contiguous: each of its blocks lies in one allocation of the device.
+pub const MILLPOND_OOM_CONTIGUOUS: u32 = 128;
+/// The device's memory could be pooled, but the option `backend` says otherwise.
+pub const MILLPOND_OOM_COULD_POOL: u32 = 256;
 
 /// What a freed block waits for: the work of one stream.
 pub const MILLPOND_OOM_WAITS_FOR_STREAM: u32 = 1;
@@ -164,7 +170,7 @@ pub struct millpond_oom_report {
     pub reason: u32,
     /// MILLPOND_OOM_MISSING_* bits: which parts are unknown or incomplete.
     pub missing: u32,
-    /// Bits from MILLPOND_OOM_MAPS to MILLPOND_OOM_HAS_STREAM.
+    /// Bits from MILLPOND_OOM_MAPS to MILLPOND_OOM_COULD_POOL.
     pub flags: u32,
     /// The number of streams that freed blocks wait for.
     pub waiting_stream_count: u32,
@@ -238,6 +244,13 @@ pub struct millpond_oom_report {
     pub waits: [millpond_oom_wait; MILLPOND_OOM_TOP],
     /// The steps that were tried.
     pub tried: [millpond_oom_tried; MILLPOND_OOM_STEPS],
+    /// Free in whole granules, wherever they lie: what a block could be put together from, as far as the request may
+    /// have it.
+    pub whole_granule_bytes: u64,
+    /// Left to other users of the device (`headroom_mb`); part of `device_free_bytes`.
+    pub headroom_bytes: u64,
+    /// The size from which freed blocks stay whole (`max_split_size_mb`); 0: none does.
+    pub max_split_bytes: u64,
 }
 
 // SAFETY: repr(C), `struct_size` first, integers and raw pointers.
@@ -308,21 +321,43 @@ pub unsafe extern "C" fn millpond_oom_report_text(
         }
         // SAFETY: C's promise, as the header states it.
         let report = unsafe { read_struct(report, "report") }?;
-        let text = OomReport::from(&report).text();
+        let mut out = Cut { at: out_text.cast(), room: capacity, len: 0, all: 0 };
+        let _ = OomReport::from(&report).write_text(&mut out); // it takes everything
         if !out_size.is_null() {
             // SAFETY: as above.
-            unsafe { Out::new(out_size, "out_size") }?.set(text.len() + 1);
+            unsafe { Out::new(out_size, "out_size") }?.set(out.all + 1);
         }
-        if capacity == 0 {
-            return Ok(());
+        if capacity > 0 {
+            // SAFETY: the caller has room for `capacity` bytes, and `len` is less.
+            unsafe { out_text.add(out.len).write(0) };
         }
-        let end = (0..capacity.min(text.len() + 1)).rev().find(|&n| text.is_char_boundary(n)).unwrap_or(0);
-        // SAFETY: the caller has room for `capacity` bytes, and `end` is less.
-        unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), out_text.cast::<u8>(), end) };
-        // SAFETY: as above.
-        unsafe { out_text.add(end).write(0) };
         Ok(())
     })
+}
+
+/// The caller's buffer, and how much of it is written.
+struct Cut {
+    at: *mut u8,
+    room: usize, // with the NUL
+    len: usize,
+    all: usize, // of the whole text
+}
+
+impl std::fmt::Write for Cut {
+    fn write_str(&mut self, s: &str) -> std::fmt::Result {
+        // Nothing comes after what was cut.
+        let left = if self.len == self.all { self.room.saturating_sub(self.len + 1) } else { 0 };
+        let cut = (0..=s.len().min(left)).rev().find(|&n| s.is_char_boundary(n)).unwrap_or(0);
+        if cut > 0 {
+            // SAFETY: less than `room`, which the caller has.
+            let to = unsafe { self.at.add(self.len) };
+            // SAFETY: as above; the text is not the caller's.
+            unsafe { std::ptr::copy_nonoverlapping(s.as_ptr(), to, cut) };
+        }
+        self.len += cut;
+        self.all += s.len();
+        Ok(())
+    }
 }
 
 /// `millpond_device_add_oom_callback` for a callback that gets the report: which pool found no memory, who holds how

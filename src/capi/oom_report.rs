@@ -1,5 +1,6 @@
 //! The report of a request that found no memory, between the library's own form and that of C.
 
+use crate::base::inline::Text;
 use crate::capi::handles;
 use crate::capi::oom::*;
 use crate::capi::pool::{stream_id, to_ptr};
@@ -8,22 +9,34 @@ use crate::runtime::{
     OomWait, PoolId, WaitsFor,
 };
 use std::ffi::c_char;
+use std::fmt::{Display, Write};
 use std::ptr::null_mut;
 
-/// As much of a text as fits, with its NUL.
-fn chars<const N: usize>(text: &str) -> [c_char; N] {
+/// As much of a text as fits, with its NUL. `N` is at most [`LONGEST`] and 1.
+fn chars<const N: usize>(text: impl Display) -> [c_char; N] {
+    let text = Text::<LONGEST>::of(text);
     let mut out = [0 as c_char; N];
-    let end = (0..N).rev().find(|&n| text.is_char_boundary(n)).unwrap_or(0);
+    let end = (0..N.min(text.len() + 1)).rev().find(|&n| text.is_char_boundary(n)).unwrap_or(0);
     for (to, from) in out.iter_mut().zip(text.as_bytes().iter().take(end)) {
         *to = *from as c_char;
     }
     out
 }
 
+/// [B] of the longest text.
+const LONGEST: usize = MILLPOND_OOM_WORDS - 1;
+
 /// The text up to its NUL, or to the end.
-fn string(chars: &[c_char]) -> String {
-    let bytes: Vec<u8> = chars.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
+fn text<const N: usize>(chars: &[c_char]) -> Text<N> {
+    let mut bytes = [0; LONGEST + 1];
+    let given = chars.iter().map(|&c| c as u8).take_while(|&c| c != 0);
+    let count = bytes.iter_mut().zip(given).map(|(to, from)| *to = from).count();
+    let mut out = Text::new();
+    for part in bytes[..count].utf8_chunks() {
+        let broken = if part.invalid().is_empty() { "" } else { "\u{fffd}" };
+        let _ = write!(out, "{}{broken}", part.valid()); // what does not fit is left out
+    }
+    out
 }
 
 /// The first of them, and how many there are.
@@ -41,7 +54,7 @@ where
 fn holder(device: Option<&DeviceState>, h: &OomHolder) -> millpond_oom_holder {
     let pool = device.zip(h.pool).and_then(|(d, p)| handles::of_live_pool(d, p));
     millpond_oom_holder {
-        label: chars(&h.label()),
+        label: chars(h.label()),
         pool: pool.unwrap_or(null_mut()),
         stream: to_ptr(h.stream.unwrap_or(0)).cast(),
         live_bytes: h.live,
@@ -76,6 +89,9 @@ fn flags(r: &OomReport) -> u32 {
         (r.watched, MILLPOND_OOM_WATCHED),
         (r.captured, MILLPOND_OOM_CAPTURED),
         (r.stream.is_some(), MILLPOND_OOM_HAS_STREAM),
+        (r.no_scatter, MILLPOND_OOM_NO_SCATTER),
+        (r.contiguous, MILLPOND_OOM_CONTIGUOUS),
+        (r.could_pool, MILLPOND_OOM_COULD_POOL),
     ];
     all.into_iter().filter(|f| f.0).map(|f| f.1).sum()
 }
@@ -98,7 +114,7 @@ impl From<&OomReport> for millpond_oom_report {
             waiting_stream_count: r.waiting_streams,
             device: device.map_or(null_mut(), handles::of_device),
             pool: device.and_then(|d| handles::of_live_pool(d, r.pool)).unwrap_or(null_mut()),
-            pool_label: chars(&r.pool_label()),
+            pool_label: chars(r.pool_label()),
             stream: to_ptr(r.stream.unwrap_or(0)).cast(),
             requested_bytes: r.requested,
             rounded_bytes: r.rounded,
@@ -119,7 +135,7 @@ impl From<&OomReport> for millpond_oom_report {
             device_free_bytes: r.device_free,
             largest_here_bytes: r.largest_here,
             largest_elsewhere_bytes: r.largest_elsewhere,
-            device_said: chars(&r.device_said),
+            device_said: chars(r.device_said),
             pool_count,
             stream_count,
             tag_count,
@@ -131,6 +147,9 @@ impl From<&OomReport> for millpond_oom_report {
             tags,
             waits,
             tried,
+            whole_granule_bytes: r.whole_granules,
+            headroom_bytes: r.headroom,
+            max_split_bytes: r.max_split,
         }
     }
 }
@@ -140,7 +159,8 @@ impl From<&millpond_oom_report> for OomReport {
         let some = |n: u32, most: usize| (n as usize).min(most);
         let holders = |all: &[millpond_oom_holder], n: u32, is_pool: bool| {
             let from = |h: &millpond_oom_holder| OomHolder {
-                said: string(&h.label),
+                name: text(&h.label),
+                said: true,
                 pool: is_pool.then(PoolId::default),
                 live: h.live_bytes,
                 blocks: h.block_count,
@@ -169,7 +189,8 @@ impl From<&millpond_oom_report> for OomReport {
         OomReport {
             reason: OomReason::from_number(c.reason).unwrap_or_default(),
             missing: OomMissing::from_bits_truncate(c.missing),
-            pool_said: string(&c.pool_label),
+            pool_name: text(&c.pool_label),
+            pool_said: true,
             stream: has(MILLPOND_OOM_HAS_STREAM).then(|| stream_id(c.stream)),
             requested: c.requested_bytes,
             rounded: c.rounded_bytes,
@@ -196,7 +217,13 @@ impl From<&millpond_oom_report> for OomReport {
             pooled: has(MILLPOND_OOM_POOLED),
             watched: has(MILLPOND_OOM_WATCHED),
             captured: has(MILLPOND_OOM_CAPTURED),
-            device_said: string(&c.device_said),
+            no_scatter: has(MILLPOND_OOM_NO_SCATTER),
+            contiguous: has(MILLPOND_OOM_CONTIGUOUS),
+            could_pool: has(MILLPOND_OOM_COULD_POOL),
+            whole_granules: c.whole_granule_bytes,
+            headroom: c.headroom_bytes,
+            max_split: c.max_split_bytes,
+            device_said: text(&c.device_said),
             pools: holders(&c.pools, c.pool_count, true),
             streams: holders(&c.streams, c.stream_count, false),
             tags: holders(&c.tags, c.tag_count, false),
@@ -214,8 +241,10 @@ mod tests {
     #[test]
     fn texts_are_cut_between_characters_and_end() {
         let cut: [c_char; 4] = chars("abé");
+        let string = |chars: &[c_char]| text::<99>(chars).to_string();
         assert_eq!(string(&cut), "ab");
         assert_eq!(cut[3], 0);
         assert_eq!(string(&chars::<8>("pool 'x'")), "pool 'x");
+        assert_eq!(string(&[b'a' as c_char, 0xff_u8 as c_char, b'b' as c_char, 0, 1]), "a\u{fffd}b");
     }
 }

@@ -28,7 +28,7 @@ fn taken(device: *const millpond_device) -> Result<Snapshot> {
 
 /// Writes a snapshot of the device's memory to the file `path`, in one of the MILLPOND_SNAPSHOT_* formats: every block
 /// of all pools (live, waiting and free) and the account (device, pools, pinned memory), all at the same moment, and
-/// the options in force. docs/seeing.md describes both formats. Nobody can allocate or free on the device while the
+/// the options in force. docs/snapshots.md describes both formats. Nobody can allocate or free on the device while the
 /// blocks are collected, which takes less than 100 ms for a million; after that the file is written in pieces, with no
 /// lock held.
 ///

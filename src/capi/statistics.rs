@@ -6,7 +6,7 @@ use crate::capi::handles;
 use crate::capi::types::{millpond_device, millpond_pool};
 use crate::fail;
 use crate::paddle::abi::{C_Status, C_Stream};
-use crate::runtime::{HostMemoryStats, MemoryStats, StatsFormat};
+use crate::runtime::{HostMemoryStats, MemoryStats, StatsFormat, stats_text_of_all};
 use std::ffi::{CString, c_char};
 use std::mem::offset_of;
 use std::ptr::null;
@@ -73,7 +73,7 @@ pub struct millpond_memory_stats {
     pub active_bytes: millpond_split,
     /// Bytes of the pieces of `inactive_split`, read as these are; of the `small_pool` with what rounding to units costs.
     pub inactive_split_bytes: millpond_split,
-    /// Bytes in live blocks as they were asked for.
+    /// Bytes of the blocks of `active` as they were asked for.
     pub requested_bytes: millpond_split,
     /// Live blocks of at least `max_split_size` bytes, which stay whole when they are freed.
     pub oversize_allocations: millpond_flow,
@@ -108,6 +108,9 @@ pub struct millpond_memory_stats {
     /// The largest request that can be served with what the device says it has beside that, as far as the limits let it
     /// be taken. Nothing is taken to find out, and others may be faster.
     pub largest_free_bytes: u64,
+    /// The part of `free_bytes` that no single request could have of what is reserved, in millionths: 0 where all of it could
+    /// be one block.
+    pub fragmentation_ppm: u64,
 }
 
 /// How long calls took, in microseconds.
@@ -178,6 +181,11 @@ pub struct millpond_stream_stats {
     pub free_count: u64,
     /// Their bytes.
     pub free_bytes: u64,
+    /// All blocks that were ever allocated from what it has: less `block_count` they are those that were freed. 0 without
+    /// pooling.
+    pub total_count: u64,
+    /// Their bytes after rounding.
+    pub total_bytes: u64,
 }
 
 /// The names of a struct's numbers, in the order in which they lie there.
@@ -355,8 +363,8 @@ pub extern "C" fn millpond_host_memory_stats_name(index: usize) -> *const c_char
 }
 
 /// Writes what each stream has of the device, or of one of its pools (`pool` not NULL), into an array of the caller's, the
-/// first `capacity` of them by stream, and their number, also of those that had no room, to `out_count`. It walks all
-/// blocks, with the price of that (`millpond_device_walk_blocks`). `record_size` is sizeof(millpond_stream_stats).
+/// first `capacity` of them by stream, and their number, also of those that had no room, to `out_count`. What is live and
+/// what waits is of one moment; how much is free is read before. `record_size` is sizeof(millpond_stream_stats).
 ///
 /// Errors: INVALID_ARGUMENT, also for a `record_size` that is no size of this struct and a pool of another device;
 /// OUT_OF_MEMORY for the list; NOT_INITIALIZED. After an error nothing was written.
@@ -399,30 +407,69 @@ pub unsafe extern "C" fn millpond_device_write_stats(
     out_needed: *mut usize,
 ) -> C_Status {
     run(|| {
-        // SAFETY: C's promise, as the header states it.
-        let out = unsafe { Out::new(out_needed, "out_needed") }?;
-        if capacity > 0 && buffer.is_null() {
-            fail!(Code::InvalidArgument, "buffer is NULL");
-        }
-        let streams = format & MILLPOND_STATS_STREAMS != 0;
-        let format = match format & !MILLPOND_STATS_STREAMS {
-            MILLPOND_STATS_JSON => StatsFormat::Json,
-            MILLPOND_STATS_PROMETHEUS => StatsFormat::Prometheus,
-            other => fail!(Code::InvalidArgument, "{other} is not a MILLPOND_STATS_* format"),
+        let written = |format, streams| {
+            let device = handles::device(device)?;
+            device.stats_text(format, streams, |pool| device.memory().pools().name(pool))
         };
-        let device = handles::device(device)?;
-        let text = device.stats_text(format, streams, |pool| device.memory().pools().name(pool))?;
-        if text.len() < capacity {
-            // SAFETY: the text and its NUL fit into the caller's buffer.
-            unsafe {
-                let at = buffer.cast::<u8>();
-                std::ptr::copy_nonoverlapping(text.as_ptr(), at, text.len());
-                at.add(text.len()).write(0);
-            }
-        }
-        out.set(text.len() + 1);
-        Ok(())
+        // SAFETY: C's promise, as the header states it.
+        unsafe { write_text(format, written, buffer, capacity, out_needed) }
     })
+}
+
+/// The same for all devices that are open, in one text: as a page for Prometheus on which each family of samples has its
+/// head once, as JSON an object with `version` and a list of `devices`, each as `millpond_device_write_stats` writes it. They
+/// are read one after the other; a device that ends meanwhile is left out. No device is opened for it.
+///
+/// Errors: INVALID_ARGUMENT, also for another format.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_write_stats(
+    format: u32,
+    buffer: *mut c_char,
+    capacity: usize,
+    out_needed: *mut usize,
+) -> C_Status {
+    run(|| {
+        let written = |format, streams| {
+            Ok(stats_text_of_all(format, streams, |device, pool| device.memory().pools().name(pool)))
+        };
+        // SAFETY: C's promise, as the header states it.
+        unsafe { write_text(format, written, buffer, capacity, out_needed) }
+    })
+}
+
+/// Writes a text of statistics in a format of C, whether with streams, into a buffer of C.
+///
+/// # Safety
+/// `buffer` must be valid for writes of `capacity` bytes, and `out_needed` for one write, if they are not NULL.
+unsafe fn write_text(
+    format: u32,
+    written: impl FnOnce(StatsFormat, bool) -> Result<String>,
+    buffer: *mut c_char,
+    capacity: usize,
+    out_needed: *mut usize,
+) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let out = unsafe { Out::new(out_needed, "out_needed") }?;
+    if capacity > 0 && buffer.is_null() {
+        fail!(Code::InvalidArgument, "buffer is NULL");
+    }
+    let streams = format & MILLPOND_STATS_STREAMS != 0;
+    let format = match format & !MILLPOND_STATS_STREAMS {
+        MILLPOND_STATS_JSON => StatsFormat::Json,
+        MILLPOND_STATS_PROMETHEUS => StatsFormat::Prometheus,
+        other => fail!(Code::InvalidArgument, "{other} is not a MILLPOND_STATS_* format"),
+    };
+    let text = written(format, streams)?;
+    if text.len() < capacity {
+        // SAFETY: the text and its NUL fit into the caller's buffer.
+        unsafe {
+            let at = buffer.cast::<u8>();
+            std::ptr::copy_nonoverlapping(text.as_ptr(), at, text.len());
+            at.add(text.len()).write(0);
+        }
+    }
+    out.set(text.len() + 1);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -61,6 +61,7 @@ impl From<MemoryStats> for millpond_memory_stats {
             releasable_bytes: m.releasable_bytes,
             largest_cached_bytes: m.largest_cached_bytes,
             largest_free_bytes: m.largest_free_bytes,
+            fragmentation_ppm: m.fragmentation_ppm,
         }
     }
 }
@@ -96,6 +97,8 @@ impl From<&StreamStats> for millpond_stream_stats {
             waiting_bytes: s.waiting_bytes,
             free_count: s.free_blocks,
             free_bytes: s.free_bytes,
+            total_count: s.total_blocks,
+            total_bytes: s.total_bytes,
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::capi::guard::{Out, OutRecords, RecordNames, Versioned, run, text};
 use crate::capi::handles;
 use crate::capi::types::{millpond_counter, millpond_device};
 use crate::paddle::abi::C_Status;
-use crate::runtime::{self, Tag};
+use crate::runtime::{self, DeviceTagStats, Tag};
 use std::ffi::c_char;
 
 /// The statistics of one tag on one device.
@@ -28,14 +28,55 @@ pub struct millpond_tag_stats {
     pub blocks: millpond_counter,
     /// Bytes in freed blocks that still wait, after rounding.
     pub waiting_bytes: u64,
+    /// Bytes after rounding of live blocks, and of freed ones that wait.
+    pub active_bytes: millpond_counter,
+    /// Live blocks, and freed ones that wait.
+    pub active_blocks: millpond_counter,
+    /// What of `allocated_bytes` is in the `small_pool` of `millpond_memory_stats`; the rest is in the `large_pool`.
+    pub small_allocated_bytes: millpond_counter,
+    /// What of `blocks` is.
+    pub small_blocks: millpond_counter,
+    /// Bytes in live blocks of pinned memory, as requested.
+    pub host_bytes: millpond_counter,
+    /// Live blocks of pinned memory.
+    pub host_blocks: millpond_counter,
+    /// Bytes in live unified memory, as requested.
+    pub unified_bytes: millpond_counter,
+    /// Live blocks of unified memory.
+    pub unified_blocks: millpond_counter,
 }
 
 // SAFETY: `repr(C)`, integers and a pointer only, `struct_size` first.
 unsafe impl Versioned for millpond_tag_stats {}
 
+impl From<&DeviceTagStats> for millpond_tag_stats {
+    fn from(t: &DeviceTagStats) -> Self {
+        let DeviceTagStats { tag, memory, pinned, unified } = t;
+        millpond_tag_stats {
+            struct_size: size_of::<millpond_tag_stats>(),
+            name: millpond_tag_get_name(tag.number().into()),
+            tag: tag.number().into(),
+            reserved: 0,
+            requested_bytes: memory.requested.into(),
+            allocated_bytes: memory.allocated.into(),
+            blocks: memory.blocks.into(),
+            waiting_bytes: memory.waiting,
+            active_bytes: memory.active.into(),
+            active_blocks: memory.active_blocks.into(),
+            small_allocated_bytes: memory.small_allocated.into(),
+            small_blocks: memory.small_blocks.into(),
+            host_bytes: pinned.requested.into(),
+            host_blocks: pinned.blocks.into(),
+            unified_bytes: unified.requested.into(),
+            unified_blocks: unified.blocks.into(),
+        }
+    }
+}
+
 /// Gives the tag `name` to all blocks that this thread allocates from now on, on any device and from any pool, until
 /// `millpond_tag_pop`. Tags nest, and the innermost counts; tags still in force when a thread ends, end with it. A name
-/// has 1 to 31 bytes of UTF-8, and keeps its number for the rest of the process. Pinned and unified memory has no tags.
+/// has 1 to 31 bytes of UTF-8, and keeps its number for the rest of the process. Pinned and unified memory gets it, too,
+/// and is counted apart (`millpond_device_list_tags`).
 ///
 /// While any thread has a tag in force, allocations on all threads take a slower path; a program without tags pays
 /// nothing.
@@ -111,17 +152,8 @@ pub unsafe extern "C" fn millpond_device_list_tags(
         let names = RecordNames("stats", "stats_size", "millpond_tag_stats");
         // SAFETY: as above.
         let stats = unsafe { OutRecords::new(stats, stats_size, capacity, &names) }?;
-        let all = handles::device(device)?.memory().statistics().by_tag()?;
-        stats.set(all.iter().map(|(tag, s)| millpond_tag_stats {
-            struct_size: size_of::<millpond_tag_stats>(),
-            name: millpond_tag_get_name(tag.number().into()),
-            tag: tag.number().into(),
-            reserved: 0,
-            requested_bytes: s.requested.into(),
-            allocated_bytes: s.allocated.into(),
-            blocks: s.blocks.into(),
-            waiting_bytes: s.waiting,
-        }));
+        let all = DeviceTagStats::all(handles::device(device)?)?;
+        stats.set(all.iter().map(millpond_tag_stats::from));
         out.set(all.len());
         Ok(())
     })

@@ -85,7 +85,7 @@ pub const MILLPOND_BLOCK_FREE: u32 = 4;
 /// All of these.
 pub const MILLPOND_BLOCK_ANY: u32 = 7;
 
-/// Format of `millpond_device_write_snapshot`: JSON, with the schema in docs/seeing.md.
+/// Format of `millpond_device_write_snapshot`: JSON, with the schema in docs/snapshots.md.
 pub const MILLPOND_SNAPSHOT_JSON: u32 = 1;
 /// Format of `millpond_device_write_snapshot`: the pickle of PyTorch's `torch.cuda.memory._snapshot()`, for its tools
 /// (`_memory_viz.py`).
@@ -414,7 +414,7 @@ pub struct millpond_history_options {
     /// sizeof(millpond_history_options)
     pub struct_size: usize,
     /// The newest so many events are kept, rounded up to a power of two; 0: 65 536. Each takes 64 bytes, and 8 for each
-    /// caller.
+    /// caller, rounded up to 64.
     pub event_count: usize,
     /// How many callers of each request, free and note are kept; 0: none, 64 at most.
     pub frame_count: usize,
@@ -454,6 +454,8 @@ pub struct millpond_history_event {
     pub frame_count: usize,
     /// Of MILLPOND_HISTORY_ANNOTATE; else NULL. For the call.
     pub text: *const c_char,
+    /// Of MILLPOND_HISTORY_OOM: bytes that the device had free, as it says; UINT64_MAX if it could not be asked. Else 0.
+    pub device_free_bytes: u64,
 }
 
 /// Called for each event of `millpond_device_history_read`, the oldest first, with the pointer given there. The event

@@ -22,7 +22,7 @@ pub(crate) struct Accounts<'a> {
 
 /// Empties a list and changes its lifetime; the standard library reuses the allocation.
 #[expect(clippy::unnecessary_filter_map, reason = "the lifetime changes")]
-fn recycled<'b>(list: Vec<LockedHeap<'_>>) -> Vec<LockedHeap<'b>> {
+pub(crate) fn recycled<'b>(list: Vec<LockedHeap<'_>>) -> Vec<LockedHeap<'b>> {
     list.into_iter().filter_map(|_| None).collect()
 }
 
@@ -58,7 +58,8 @@ impl<'a> Accounts<'a> {
 
     /// Takes the true sums while nothing can happen in any heap, so that everything that `f` reads is of the same moment.
     pub(crate) fn with_everything<R>(self, ledger: &mut Ledger, f: impl FnOnce(&Ledger) -> R) -> R {
-        let everything = self.ground.lock_all();
+        let mut everything = Vec::new();
+        self.ground.lock_all(&mut everything);
         self.enter_active(ledger);
         // Those that rest only stay locked: nothing has happened in them since their sums were taken.
         let is_active = |h: &LockedHeap<'_>| ledger.active.binary_search(&h.heap.index).is_ok();
@@ -192,6 +193,7 @@ impl<'a> Accounts<'a> {
             requested: all.requested,
             allocated: all.allocated,
             active: all.active,
+            active_requested: all.active_requested,
             reserved: held.reserved,
             blocks: all.blocks,
             segments: held.segments,

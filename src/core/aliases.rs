@@ -147,6 +147,11 @@ impl Aliases {
         Some((index, &e.pieces))
     }
 
+    /// How many pieces are mapped at present.
+    pub(crate) fn piece_count(&self) -> u64 {
+        self.mapped_pieces
+    }
+
     /// Calls `each` with the id, the first granule of addresses and the pieces of every range in use.
     pub(crate) fn in_use(&self, mut each: impl FnMut(Id, u32, &[Extent])) {
         let used = self.entries.iter().flatten().filter(|e| e.state == State::InUse);

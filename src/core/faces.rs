@@ -7,6 +7,7 @@ use super::supply::Trim;
 use super::types::{Freeing, PoolId};
 use crate::base::biased::Name;
 use crate::base::error::Result;
+use crate::base::ring::Ring;
 
 /// The fast paths of threads into heaps (`heap/fast.rs`); from [`Pond::fast_paths`](super::Pond::fast_paths).
 #[derive(Clone, Copy)]
@@ -28,10 +29,11 @@ impl FastPathCalls<'static> {
         pool: &Pool,
         name: Name,
         near: (u64, u64),
+        noted: Option<&'static Ring>,
         outside: &'static dyn Outside,
         may: impl FnOnce() -> bool,
     ) -> std::result::Result<HeapPath, Option<&'static Heap>> {
-        self.ground.open_fast_path(pool, name, near, outside, may)
+        self.ground.open_fast_path(pool, name, near, noted, outside, may)
     }
 }
 

@@ -19,6 +19,7 @@ use super::supply::{Request, Serving, too_large};
 use super::types::{PoolId, UNORDERED};
 use crate::base::biased::Name;
 use crate::base::error::Result;
+use crate::base::ring::Ring;
 
 /// The result of the first step of a request.
 pub(crate) enum Got {
@@ -55,20 +56,21 @@ impl Ground {
 
     /// Opens the calling thread's fast path into the heap that serves this pool and the stream of the name; if the thread
     /// does not own that heap, returns it instead. `may` says whether the number of the name stands for the pool; see
-    /// `heap/fast.rs` for what must happen when it no longer does. `base` and `span` as in [`Way`].
+    /// `heap/fast.rs` for what must happen when it no longer does. `base`, `span` and `noted` as in [`Way`].
     #[inline]
     pub(crate) fn open_fast_path(
         &'static self,
         pool: &Pool,
         name: Name,
         (base, span): (u64, u64),
+        noted: Option<&'static Ring>,
         outside: &'static dyn Outside,
         may: impl FnOnce() -> bool,
     ) -> std::result::Result<HeapPath, Option<&'static Heap>> {
         let heap = pool.heap_of(name[1]).ok_or(None)?;
         let mut h = self.enter(heap).ok_or(Some(heap))?;
         heap.set_outside(outside);
-        let way = Way { heap, shared: self.shared(), base, span };
+        let way = Way { heap, shared: self.shared(), base, span, noted };
         let serves = || pool.heap_of(name[1]).is_some_and(|h| std::ptr::eq(h, heap));
         h.open(name, way, || serves() && may()).ok_or(Some(heap))
     }
@@ -144,7 +146,7 @@ impl Ground {
     pub(super) fn request(&self, heap: &'static Heap, pool: PoolId, bytes: u64) -> Result<Request> {
         match Blocks::of(self).charged(bytes, self.config.max_alloc) {
             Some(charged) => Ok(Request::new(heap, pool.0, &self.maps.shape, bytes, charged)),
-            None => too_large(self, bytes),
+            None => too_large(),
         }
     }
 

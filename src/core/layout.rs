@@ -48,6 +48,19 @@ impl Placed {
     }
 }
 
+/// A piece of a scattered block: memory that is shown at addresses of the block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScatteredPiece {
+    /// Where the block begins.
+    pub block: u64,
+    /// Where the piece begins in it.
+    pub address: u64,
+    /// \[B\] of it.
+    pub bytes: u64,
+    /// Where the memory has been from the start.
+    pub home: u64,
+}
+
 /// The owner of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
@@ -59,11 +72,29 @@ pub struct Owner {
     pub sleeps: bool,
 }
 
+/// A range of reserved memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentRecord {
+    /// Its first address.
+    pub base: u64,
+    /// \[B\] of it.
+    pub size: u64,
+    /// The stream that orders its reuse. `None`: every stream, or one that has ended.
+    pub stream: Option<u64>,
+    /// The pool; `None` for free memory that belongs to no pool.
+    pub pool: Option<PoolId>,
+    /// The kind of memory.
+    pub place: Place,
+    /// Where the memory has been from the start: the same address, but for a piece of a scattered block.
+    pub home: u64,
+}
+
 /// See the file's head.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
     blocks: Vec<Placed>,
     owners: Vec<Owner>,
+    pieces: Vec<ScatteredPiece>,
     /// The account of the device.
     pub device: Stats,
     /// The accounts of its pools.
@@ -83,6 +114,8 @@ pub struct Span<'a> {
     pub owner: Owner,
     /// The blocks, each of which begins where the one before ends.
     pub blocks: &'a [Placed],
+    /// Of a scattered block: its pieces, in the order of their addresses.
+    pub pieces: &'a [ScatteredPiece],
 }
 
 impl Span<'_> {
@@ -101,7 +134,45 @@ impl Layout {
         pools: Vec<(PoolId, Stats)>,
     ) -> Layout {
         blocks.sort_unstable_by_key(|b| b.address);
-        Layout { blocks, owners, device, pools }
+        Layout { blocks, owners, pieces: Vec::new(), device, pools }
+    }
+
+    /// The same with the pieces of its scattered blocks, in any order.
+    pub fn with_pieces(mut self, mut pieces: Vec<ScatteredPiece>) -> Layout {
+        pieces.sort_unstable_by_key(|p| (p.block, p.address));
+        self.pieces = pieces;
+        self
+    }
+
+    /// The pieces of the scattered block at an address.
+    fn pieces_of(&self, block: u64) -> &[ScatteredPiece] {
+        let from = self.pieces.partition_point(|p| p.block < block);
+        let count = self.pieces[from..].partition_point(|p| p.block == block);
+        &self.pieces[from..from + count]
+    }
+
+    /// All memory that is reserved, by the addresses at which it is used: segments, or granules side by side, of one owner;
+    /// and each piece of a scattered block, whose memory is in no other of them. Memory of pools that sleep is not there.
+    pub fn segments(&self) -> impl Iterator<Item = SegmentRecord> {
+        self.spans().filter(|s| !s.owner.sleeps).flat_map(|s| {
+            let Owner { stream, pool, .. } = s.owner;
+            let whole = SegmentRecord {
+                base: s.address,
+                size: s.bytes,
+                stream,
+                pool,
+                place: s.place,
+                home: s.address,
+            };
+            let piece = move |p: &ScatteredPiece| SegmentRecord {
+                base: p.address,
+                size: p.bytes,
+                home: p.home,
+                ..whole
+            };
+            let whole = s.pieces.is_empty().then_some(whole);
+            whole.into_iter().chain(s.pieces.iter().map(piece))
+        })
     }
 
     /// All blocks, by address.
@@ -130,6 +201,7 @@ impl Layout {
                 place: first.place,
                 owner: self.owner(first),
                 blocks,
+                pieces: if first.place == Place::Scattered { self.pieces_of(first.address) } else { &[] },
             })
         })
     }
@@ -196,5 +268,10 @@ mod tests {
         ];
         assert_eq!(found, want);
         assert_eq!(all.in_transit(), 20);
+        let piece = |block, address, bytes, home| ScatteredPiece { block, address, bytes, home };
+        let all = all.with_pieces(vec![piece(80, 84, 6, 900), piece(70, 70, 10, 500), piece(80, 80, 4, 700)]);
+        let told: Vec<_> = all.segments().map(|s| (s.base, s.size, s.home)).skip(5).collect();
+        assert_eq!(told, [(70, 10, 500), (80, 4, 700), (84, 6, 900)]);
+        assert_eq!(all.segments().map(|s| s.size).sum::<u64>(), 80);
     }
 }

@@ -12,15 +12,15 @@
 //! is skipped until it reports activity. So settling costs only as much as there are active heaps.
 
 use super::heap::LockedHeap;
-use super::heap::counters::{ALL, Grid, KINDS, Pairs, Seen};
+use super::heap::counters::{ALL, Grid, KINDS, Seen, Triple};
 use super::types::Counter;
 use std::collections::{HashMap, VecDeque};
 
-/// The peaks of one pool or device: allocated, requested, blocks; and of active bytes and blocks.
+/// The peaks of one pool or device: allocated, requested, blocks; and the same with what waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Peaks {
     peak: Grid,
-    active: Pairs,
+    active: Grid,
 }
 
 /// Sums over heaps.
@@ -28,7 +28,7 @@ pub(crate) struct Peaks {
 pub(crate) struct Sums {
     pub now: Grid,
     pub total: Grid<u128>,
-    pub waiting: Pairs,
+    pub waiting: Grid,
     pub heaps: i64,
     /// How far the heaps are below their own peaks.
     pub need: Grid,
@@ -70,6 +70,7 @@ pub(crate) struct Line {
     pub requested: Counter,
     pub blocks: Counter,
     pub active: Counter,
+    pub active_requested: Counter,
     pub active_blocks: Counter,
 }
 
@@ -97,8 +98,8 @@ impl Sums {
             for d in 0..3 {
                 self.now[k][d] += seen.now[k][d];
                 self.total[k][d] += seen.total[k][d];
+                self.waiting[k][d] += seen.waiting[k][d];
             }
-            (0..2).for_each(|w| self.waiting[k][w] += seen.waiting[k][w]);
         }
     }
 
@@ -108,8 +109,8 @@ impl Sums {
             for d in 0..3 {
                 self.now[k][d] -= seen.now[k][d];
                 self.total[k][d] -= seen.total[k][d];
+                self.waiting[k][d] -= seen.waiting[k][d];
             }
-            (0..2).for_each(|w| self.waiting[k][w] -= seen.waiting[k][w]);
         }
     }
 
@@ -121,10 +122,9 @@ impl Sums {
         }
     }
 
-    /// Active bytes and blocks.
-    fn active(&self, kind: usize) -> [i64; 2] {
-        let (now, waiting) = (self.now[kind], self.waiting[kind]);
-        [now[0] + waiting[0], now[2] + waiting[1]]
+    /// What is active: live, or waiting.
+    fn active(&self, kind: usize) -> Triple {
+        std::array::from_fn(|d| self.now[kind][d] + self.waiting[kind][d])
     }
 }
 
@@ -156,13 +156,13 @@ impl Peaks {
     /// Raises the peaks to the sums; returns how far each quantity is below its peak.
     fn raise(&mut self, s: &Sums) -> Grid {
         std::array::from_fn(|k| {
-            (0..3).for_each(|d| self.peak[k][d] = self.peak[k][d].max(s.now[k][d]));
-            let active = s.active(k);
-            (0..2).for_each(|w| self.active[k][w] = self.active[k][w].max(active[w]));
-            let below = |d: usize| self.peak[k][d] - s.now[k][d];
-            let below_active = |w: usize| self.active[k][w] - active[w];
-            // Bytes and blocks may grow only as long as neither the allocated nor the active peak would be passed.
-            [below(0).min(below_active(0)), below(1), below(2).min(below_active(1))]
+            let (now, active) = (s.now[k], s.active(k));
+            std::array::from_fn(|d| {
+                self.peak[k][d] = self.peak[k][d].max(now[d]);
+                self.active[k][d] = self.active[k][d].max(active[d]);
+                // Neither the peak of what is live nor that of what is active may be passed.
+                (self.peak[k][d] - now[d]).min(self.active[k][d] - active[d])
+            })
         })
     }
 
@@ -182,16 +182,17 @@ impl Peaks {
         let total = |d: usize| u64::try_from(s.total[kind][d] + gone[kind][d]).unwrap_or(u64::MAX);
         let (now, peak) = (s.now[kind], self.peak[kind]);
         let c = |d: usize| Counter { current: now[d] as u64, peak: peak[d] as u64, total: total(d) };
-        let active = |w: usize, d: usize| {
-            let (current, peak) = (s.active(kind)[w] as u64, self.active[kind][w] as u64);
+        let active = |d: usize| {
+            let (current, peak) = (s.active(kind)[d] as u64, self.active[kind][d] as u64);
             Counter { current, peak, total: total(d) }
         };
         Line {
             allocated: c(0),
             requested: c(1),
             blocks: c(2),
-            active: active(0, 0),
-            active_blocks: active(1, 2),
+            active: active(0),
+            active_requested: active(1),
+            active_blocks: active(2),
         }
     }
 }

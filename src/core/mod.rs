@@ -61,27 +61,30 @@ pub use features::{
 };
 pub(crate) use ground::PoolRef;
 pub use ground::{AddressSpan, Config, Pool};
-pub use layout::{Layout, Owner, Place, Placed, Span};
+pub use layout::{Layout, Owner, Place, Placed, ScatteredPiece, SegmentRecord, Span};
 pub use order::{Ending, Fence, Order};
 pub(crate) use order::{Stream, Waits};
 pub use pond::Pond;
+pub(crate) use report::{Numbers, WaitSums, note_holder, note_tag, note_wait};
 pub use report::{
-    OOM_STEPS, OOM_TOP, OomHolder, OomMissing, OomReason, OomReport, OomStep, OomTried, OomWait, WaitsFor,
+    OOM_NAME, OOM_STEPS, OOM_TOP, OOM_WORDS, OomHolder, OomMissing, OomReason, OomReport, OomStep, OomTried,
+    OomWait, WaitsFor,
 };
+pub(crate) use shape::Class;
 pub use state::captures::CaptureId;
 pub use state::checkpoints::CheckpointId;
-pub(crate) use state::tags::Tags;
+pub(crate) use state::tags::{Tagged, Tags};
 pub use state::tuned::Tuning;
 pub(crate) use types::EVERY;
 #[doc(hidden)]
 pub use types::UNORDERED; // for models
 pub use types::{
     BlockInfo, BlockRecord, BlockState, BlockStates, Counter, Flow, Freeing, LiveAndFreed, MemoryStats,
-    PoolId, Split, Stats, TagStats,
+    PoolId, Split, Stats, StreamStats, TagStats,
 };
 pub use units::GranuleRun;
 pub(crate) use {
-    heap::{EnteredHeap, Fast, Heap, HeapPath, HeapSeat, HeapState, Outside, Reused, Way},
+    heap::{EnteredHeap, Fast, Heap, HeapPath, HeapSeat, HeapState, Noted, Outside, Reused, Way},
     ladder::{Freed, Got},
     supply::Trials,
     units::GRANULE,

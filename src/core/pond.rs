@@ -16,7 +16,7 @@ use super::order::{Ending, Order};
 use super::report::OomReport;
 use super::state::tuned::Tuning;
 use super::types::{BlockInfo, BlockRecord, BlockStates, PoolId, Stats};
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use std::sync::Arc;
 
 /// One device's allocator. Any thread may call anything.
@@ -83,9 +83,9 @@ impl Pond {
         }
     }
 
-    /// The report of a request that failed with `e`.
-    pub fn explain(&self, pool: PoolId, stream: Option<u64>, bytes: u64, e: &Error) -> OomReport {
-        Explain::of(&self.ground).request(pool, stream, bytes, e)
+    /// The report of a request that has just failed on this thread.
+    pub fn explain(&self, pool: PoolId, stream: Option<u64>, bytes: u64) -> OomReport {
+        Explain::of(&self.ground).request(pool, stream, bytes)
     }
 
     /// Tags of blocks.

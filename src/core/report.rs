@@ -4,12 +4,16 @@
 //! All sizes are bytes. `live`, `waiting`, the three `free_*` of memory in no block, and `moving` sum up to `reserved`.
 
 use super::types::{PoolId, TagStats};
-use std::collections::BTreeMap;
+use crate::base::inline::{Few, Text};
 
 mod text;
 
 /// The most pools, streams and tags that a report lists of each, and the most entries of `waits`.
 pub const OOM_TOP: usize = 8;
+/// \[B\] of the name of a pool, a tag or a device at most; longer ones are cut.
+pub const OOM_NAME: usize = 63;
+/// \[B\] of the device's words at most.
+pub const OOM_WORDS: usize = 191;
 
 /// Why a request failed, in one word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,11 +69,12 @@ impl OomReason {
 }
 
 /// The steps tried for a request that found nothing, in the order in which they are first tried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 #[non_exhaustive]
 pub enum OomStep {
     /// Idle memory of other streams of the pool.
+    #[default]
     PoolIdle = 0,
     /// Giving unused memory back to the device (`garbage_collection_threshold`).
     Collect = 1,
@@ -105,7 +110,7 @@ impl OomStep {
 }
 
 /// The result of one step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OomTried {
     /// The step.
     pub step: OomStep,
@@ -119,12 +124,12 @@ pub struct OomTried {
 }
 
 /// A pool, a stream or a tag, and what it holds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OomHolder {
     /// Its name, if it is known here: the names of pools are kept by the C API.
-    pub name: String,
-    /// A finished label that replaces the name; "" if there is none.
-    pub(crate) said: String,
+    pub name: Text<OOM_NAME>,
+    /// The name is a finished label.
+    pub(crate) said: bool,
     /// The pool, if the holder is one.
     pub pool: Option<PoolId>,
     /// The stream, if the holder is one; in the list of streams, `None` stands for blocks without a stream.
@@ -196,13 +201,13 @@ pub struct OomReport {
     /// The pool that should have served the request.
     pub pool: PoolId,
     /// Its name, if known.
-    pub pool_name: String,
-    /// A finished label that replaces the name; "" if there is none.
-    pub(crate) pool_said: String,
+    pub pool_name: Text<OOM_NAME>,
+    /// The name is a finished label.
+    pub(crate) pool_said: bool,
     /// The number of the device (`DeviceState::id`), if it has one.
     pub device: Option<u32>,
     /// Its name, as in `host:0`; "" if it is not known.
-    pub device_name: String,
+    pub device_name: Text<OOM_NAME>,
     /// The stream of the request, if it had one.
     pub stream: Option<u64>,
     /// The size of the request.
@@ -245,10 +250,22 @@ pub struct OomReport {
     pub largest_here: u64,
     /// The largest block that any other stream or pool could have given.
     pub largest_elsewhere: u64,
+    /// Free in whole granules, which a block may be put together from, by whoever may have them.
+    pub whole_granules: u64,
+    /// Left to other users of the device (`headroom_mb`).
+    pub headroom: u64,
+    /// The size from which freed blocks stay whole (`max_split_size_mb`); 0: none does.
+    pub max_split: u64,
     /// Whether the device maps, so that free granules serve a request wherever they lie.
     pub maps: bool,
     /// Whether the device could map, but an option forbids it.
     pub could_map: bool,
+    /// Whether the memory could be pooled, but an option forbids it.
+    pub could_pool: bool,
+    /// Whether an option forbids that blocks are put together from granules that lie apart.
+    pub no_scatter: bool,
+    /// Whether the request's pool has each block in one allocation of the device.
+    pub contiguous: bool,
     /// Whether its memory is pooled.
     pub pooled: bool,
     /// Whether a history, a recording or a tool watches its blocks.
@@ -256,57 +273,107 @@ pub struct OomReport {
     /// Whether the stream is captured, so that no memory was taken that needs a wait.
     pub captured: bool,
     /// The error of the last call that asked the device for memory; "" if there was none or it succeeded.
-    pub device_said: String,
+    pub device_said: Text<OOM_WORDS>,
     /// The pools that hold the most, live and waiting, largest first.
-    pub pools: Vec<OomHolder>,
+    pub pools: Few<OomHolder, OOM_TOP>,
     /// The streams that hold the most, likewise.
-    pub streams: Vec<OomHolder>,
+    pub streams: Few<OomHolder, OOM_TOP>,
     /// The tags that hold the most, likewise.
-    pub tags: Vec<OomHolder>,
+    pub tags: Few<OomHolder, OOM_TOP>,
     /// What freed blocks wait for, the most bytes first.
-    pub waits: Vec<OomWait>,
+    pub waits: Few<OomWait, OOM_TOP>,
     /// The steps that were tried.
-    pub tried: Vec<OomTried>,
+    pub tried: Few<OomTried, OOM_STEPS>,
 }
 
-impl OomWait {
-    /// The [`OOM_TOP`] entries with the most bytes, largest first; the values of `all` are bytes and blocks.
-    pub(crate) fn top(all: BTreeMap<WaitsFor, (u64, u64)>) -> Vec<OomWait> {
-        largest(all.into_iter().map(|(on, (bytes, blocks))| OomWait { on, bytes, blocks }), |w| w.bytes)
+/// Adds what blocks with this tag hold to the largest.
+pub(crate) fn note_tag(into: &mut Few<OomHolder, OOM_TOP>, tag: u16, s: &TagStats) {
+    let (live, blocks, waiting) = (s.allocated.current, s.blocks.current, s.waiting);
+    note_holder(into, OomHolder { tag, live, blocks, waiting, ..OomHolder::default() });
+}
+
+/// Adds a holder to the largest, if it holds anything.
+pub(crate) fn note_holder(into: &mut Few<OomHolder, OOM_TOP>, holder: OomHolder) {
+    let bytes = |h: &OomHolder| h.live + h.waiting;
+    if bytes(&holder) > 0 {
+        into.insert_by(holder, bytes);
     }
 }
 
-/// The [`OOM_TOP`] entries with the most bytes, largest first; of equal ones the first.
-fn largest<T>(all: impl Iterator<Item = T>, bytes: impl Fn(&T) -> u64) -> Vec<T> {
-    let mut top: Vec<T> = Vec::new();
-    for one in all {
-        let at = top.iter().position(|t| bytes(t) < bytes(&one)).unwrap_or(top.len());
-        if at < OOM_TOP {
-            top.truncate(OOM_TOP - 1);
-            top.insert(at, one);
+/// What freed blocks wait for, as far as there is room: by what it is, in no order.
+#[derive(Default)]
+pub(crate) struct WaitSums {
+    each: Few<OomWait, MOST_STREAMS>,
+    /// There was more than could be told apart.
+    pub more: bool,
+}
+
+/// What freed blocks wait for is told apart up to so many streams.
+const MOST_STREAMS: usize = 64;
+
+impl WaitSums {
+    /// A block of so many bytes waits for this.
+    pub(crate) fn note(&mut self, on: WaitsFor, bytes: u64) {
+        match self.each.iter_mut().find(|w| w.on == on) {
+            Some(w) => (w.bytes, w.blocks) = (w.bytes + bytes, w.blocks + 1),
+            None => self.more |= !self.each.push(OomWait { on, bytes, blocks: 1 }),
         }
     }
-    top
+
+    /// The [`OOM_TOP`] entries with the most bytes, largest first; of equal ones those come first that are first by `on`.
+    /// `of_serial` says which stream has a serial number, as which streams were noted; it may have ended.
+    pub(crate) fn top(mut self, of_serial: impl Fn(u64) -> Option<u64>) -> Few<OomWait, OOM_TOP> {
+        let noted = std::mem::take(&mut self.each);
+        for w in noted.iter() {
+            let on = match w.on {
+                WaitsFor::Stream(serial) => of_serial(serial).map_or(WaitsFor::Ended, WaitsFor::Stream),
+                other => other,
+            };
+            match self.each.iter_mut().find(|e| e.on == on) {
+                Some(e) => (e.bytes, e.blocks) = (e.bytes + w.bytes, e.blocks + w.blocks),
+                None => _ = self.each.push(OomWait { on, ..*w }),
+            }
+        }
+        self.each.sort_unstable_by_key(|w| w.on);
+        let mut top = Few::new();
+        self.each.iter().for_each(|&w| top.insert_by(w, |w: &OomWait| w.bytes));
+        top
+    }
+}
+
+/// Notes what a block waits for, by the serial numbers of streams, and which streams those are.
+pub(crate) fn note_wait(
+    sums: &mut WaitSums,
+    streams: &mut Numbers,
+    serials: impl Iterator<Item = u64>,
+    exported: bool,
+    bytes: u64,
+) {
+    let mut on = if exported { Some(WaitsFor::Exported) } else { None };
+    for serial in serials {
+        sums.more |= !streams.note(serial);
+        on.get_or_insert(if serial == 0 { WaitsFor::AllStreams } else { WaitsFor::Stream(serial) });
+    }
+    sums.note(on.unwrap_or(WaitsFor::Nothing), bytes);
+}
+
+/// Some different numbers, as far as there is room.
+#[derive(Default)]
+pub(crate) struct Numbers(Few<u64, MOST_STREAMS>);
+
+impl Numbers {
+    /// Adds a number that may be there; `false`: there is no room.
+    pub(crate) fn note(&mut self, n: u64) -> bool {
+        self.0.contains(&n) || self.0.push(n)
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
 }
 
 impl OomReport {
-    /// The [`OOM_TOP`] tags that hold the most, largest first.
-    pub(crate) fn tagged(all: Vec<(u16, TagStats)>) -> Vec<OomHolder> {
-        OomReport::top(all.into_iter().map(|(tag, s)| OomHolder {
-            tag,
-            live: s.allocated.current,
-            blocks: s.blocks.current,
-            waiting: s.waiting,
-            ..OomHolder::default()
-        }))
-    }
-
-    /// The [`OOM_TOP`] holders that hold the most, largest first.
-    pub(crate) fn top(all: impl Iterator<Item = OomHolder>) -> Vec<OomHolder> {
-        let bytes = |h: &OomHolder| h.live + h.waiting;
-        largest(all.filter(|h| bytes(h) > 0), bytes)
-    }
-
     /// Why the request failed. `need`: the bytes that it needs if none of its stream's free memory helps. `searched`:
     /// every step was tried.
     pub(crate) fn reason_for(&self, need: u64, searched: bool) -> OomReason {

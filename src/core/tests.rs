@@ -32,6 +32,7 @@ mod scattered;
 mod segments;
 mod sim;
 mod sleep;
+mod spaces;
 mod ties;
 mod ties_moved;
 mod tuned;

@@ -47,6 +47,8 @@ pub struct Stats {
     pub allocated: Counter,
     /// `allocated`, plus bytes that are freed but still wait for a stream.
     pub active: Counter,
+    /// `requested`, plus bytes, as requested, of blocks that are freed but still wait.
+    pub active_requested: Counter,
     /// Bytes taken from the device.
     pub reserved: Counter,
     /// Live blocks.
@@ -70,6 +72,7 @@ impl Stats {
             &mut self.requested,
             &mut self.allocated,
             &mut self.active,
+            &mut self.active_requested,
             &mut self.reserved,
             &mut self.blocks,
             &mut self.segments,
@@ -98,8 +101,41 @@ pub struct TagStats {
     pub allocated: Counter,
     /// Live blocks.
     pub blocks: Counter,
+    /// Bytes after rounding of live blocks, and of freed ones that wait.
+    pub active: Counter,
+    /// Live blocks, and freed ones that wait.
+    pub active_blocks: Counter,
+    /// What of `allocated` lies in chunks; the rest is large.
+    pub small_allocated: Counter,
+    /// What of `blocks` does.
+    pub small_blocks: Counter,
     /// Bytes, after rounding, in freed blocks that still wait.
     pub waiting: u64,
+}
+
+/// What a stream has of a device, or of one of its pools.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamStats {
+    /// The stream; `None` for blocks that every stream may use, and for what a stream left that has ended.
+    pub stream: Option<u64>,
+    /// Live blocks, and their bytes as they were asked for and after rounding.
+    pub blocks: u64,
+    /// See `blocks`.
+    pub requested_bytes: u64,
+    /// See `blocks`.
+    pub allocated_bytes: u64,
+    /// Freed blocks that wait, and their bytes.
+    pub waiting_blocks: u64,
+    /// See `waiting_blocks`.
+    pub waiting_bytes: u64,
+    /// Free pieces that serve its requests first, and their bytes.
+    pub free_blocks: u64,
+    /// See `free_blocks`.
+    pub free_bytes: u64,
+    /// All blocks that were ever allocated from what it has, and their bytes after rounding; 0 without pooling.
+    pub total_blocks: u64,
+    /// See `total_blocks`.
+    pub total_bytes: u64,
 }
 
 /// What is known of one live block.

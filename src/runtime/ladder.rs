@@ -14,7 +14,7 @@ use crate::runtime::device::state::DeviceState;
 use crate::runtime::memory::Memory;
 use crate::runtime::memory::fast_paths;
 use crate::runtime::memory::handle_cache::{self, Entry};
-use crate::runtime::memory::{Block, Given, Pooled};
+use crate::runtime::memory::{Block, Given, Pooled, watched};
 use crate::runtime::watch::latency::Latency;
 use std::sync::Arc;
 
@@ -185,10 +185,31 @@ fn alloc_watched<C: Caller, A>(
     stream: StreamId,
     answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
 ) -> A {
+    let name = [caller.number(), stream];
+    if let Some((given, noted)) =
+        fast_paths::enter(fast_paths::noted(name)).and_then(|heap| heap.alloc_noted(bytes))
+    {
+        return match given {
+            Fast::Block(addr) => {
+                watched::note_alloc(noted, addr, bytes, stream);
+                answer(Ok(addr))
+            }
+            Fast::Almost(block, heap, _) => {
+                watched::note_almost(noted, block, heap, bytes, stream);
+                complete_fast(caller, block, answer, heap)
+            }
+            // Not so: it has given a block.
+            Fast::Missed(..) => alloc_first(caller, stream, bytes, answer),
+        };
+    }
     let found = handle_cache::find_watched(caller.number());
-    let Some((pooled, pool)) = found.and_then(|e| Some((e.pooled(), e.pool(caller.number())?))) else {
+    let Some((entry, pool)) = found.and_then(|e| Some((e, e.pool(caller.number())?))) else {
         return alloc_timed(caller, stream, bytes, answer);
     };
+    let pooled = entry.pooled();
+    if let Some(path) = entry.open_noted_path(caller.number(), stream) {
+        fast_paths::remember(name, path); // for the requests that follow
+    }
     match pooled.alloc_quick_watched(pool, stream, bytes) {
         Given::Block(addr) => answer(Ok(addr)),
         Given::Almost(offset, heap) => complete(caller, pooled, offset, heap, answer),
@@ -363,6 +384,10 @@ fn free_watched<C: Caller, A>(
     stream: StreamId,
     answer: impl Fn(Result<(), C::Failure>) -> A + Copy,
 ) -> A {
+    let name = fast_paths::noted([caller.number(), stream]);
+    if fast_paths::enter(name).is_some_and(|heap| watched::free_noted(heap, addr, stream)) {
+        return answer(Ok(()));
+    }
     match handle_cache::find_watched(caller.number()).map(Entry::pooled) {
         Some(pooled) if pooled.free_quick_watched(addr, stream) => answer(Ok(())),
         Some(_) => free_first(caller, addr, stream, answer),

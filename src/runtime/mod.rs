@@ -52,9 +52,11 @@ mod unpooled;
 mod watch;
 
 pub use crate::base::histogram::Durations;
+pub use crate::base::inline::{Few, Text};
 pub use crate::core::{
     BlockInfo, BlockRecord, BlockState, BlockStates, CaptureId, CheckpointId, Counter, Flow, Freeing, Layout,
-    MemoryStats, Owner, Place, Placed, PoolId, Restored, Span, Split, Stats, TagStats,
+    MemoryStats, Owner, Place, Placed, PoolId, Restored, ScatteredPiece, SegmentRecord, Span, Split, Stats,
+    StreamStats, TagStats,
 };
 pub use crate::core::{
     OOM_STEPS, OOM_TOP, OomHolder, OomMissing, OomReason, OomReport, OomStep, OomTried, OomWait, WaitsFor,
@@ -77,6 +79,7 @@ pub use device::sharing::SharedMemory;
 pub use device::state::{DeviceInfo, DeviceState};
 pub use device::streams::DeviceStreams;
 pub use device::table::by_id;
+pub use device::tags::DeviceTagStats;
 pub use device::unified::UnifiedMemory;
 pub use entry::tags::{MAX_TAG_NAME, Tag, pop_tag};
 pub use history::{History, HistoryOptions, annotate, history_on_signal};
@@ -87,18 +90,19 @@ pub use memory::pools::Pools;
 pub use memory::settings::MemorySettings;
 pub use memory::sharing::SegmentCallbacks;
 pub use memory::state::Memory;
-pub use memory::statistics::{MemoryStatistics, StreamStats};
+pub use memory::statistics::MemoryStatistics;
 pub use memory::streams::KnownStreams;
 pub use memory::tag_scopes::TagScope;
 pub use memory::watched::Watchers;
 pub use options::{set_default_options, set_pytorch_options};
 pub use pinned::cache::HostStats;
 pub use pinned::numbers::{HostMemoryStats, Times};
+pub use pinned::tags::HostTagStats;
 pub use pool_handle::PoolHandle;
 pub use recording::format::{HistoryEvent, HistoryFile};
 pub use share::Export;
 pub use snapshot::{Action, Event as SnapshotEvent, Snapshot, SnapshotFormat};
-pub use statistics::StatsFormat;
+pub use statistics::{StatsFormat, stats_text_of_all};
 pub use types::host_options;
 pub(crate) use types::registry::device_facts;
 pub use types::registry::{

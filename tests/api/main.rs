@@ -39,10 +39,14 @@ mod hammer;
 mod hook_ends;
 #[cfg(feature = "capi")]
 mod hooks;
+#[cfg(all(feature = "capi", unix))]
+mod host_memory;
 #[cfg(feature = "capi")]
 mod life;
 #[cfg(feature = "capi")]
 mod oom_callbacks;
+#[cfg(all(feature = "capi", unix))]
+mod oom_host;
 #[cfg(all(feature = "capi", unix))]
 mod options;
 mod pinned;

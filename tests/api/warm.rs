@@ -5,35 +5,12 @@
 //! sees every host allocation of the process; the host device's own statistics count its calls.
 
 use crate::apart::apart_for;
+use crate::host_memory::allocations;
 use millpond::capi::*;
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::process::Command;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-/// The system's allocator, counted.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        unsafe { System.dealloc(ptr, layout) }
-    }
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        unsafe { System.realloc(ptr, layout, new_size) }
-    }
-}
-
-#[global_allocator]
-static GLOBAL: Counting = Counting;
 
 /// (bytes, slot, stream); 0 bytes free the slot.
 type Op = (usize, u32, u32);
@@ -138,7 +115,7 @@ fn replay(p: &Program, device: *mut millpond_device, passes: usize) -> Vec<(u64,
     let mut all = Vec::with_capacity(passes);
     for _ in 0..passes {
         let calls = driver_calls(device);
-        let allocations = ALLOCATIONS.load(Relaxed);
+        let before = allocations();
         for &(bytes, slot, stream) in &p.ops {
             let (block, stream) = (&mut blocks[slot as usize], streams[stream as usize]);
             if bytes != 0 {
@@ -147,7 +124,7 @@ fn replay(p: &Program, device: *mut millpond_device, passes: usize) -> Vec<(u64,
                 ok(unsafe { millpond_pool_free(pool, *block, stream) });
             }
         }
-        let allocations = ALLOCATIONS.load(Relaxed) - allocations; // before the statistics, which may allocate
+        let allocations = allocations() - before; // before the statistics, which may allocate
         all.push((allocations, driver_calls(device) - calls));
     }
     streams.iter().for_each(|&s| ok(unsafe { millpond_stream_destroy(device, s) }));
@@ -193,9 +170,9 @@ fn warm_is_free(mapping: bool) {
 #[test]
 fn a_warm_program_allocates_nothing_and_calls_no_driver() {
     apart_for(300, || {
-        let before = ALLOCATIONS.load(Relaxed);
+        let before = allocations();
         drop(std::hint::black_box(Box::new(1)));
-        assert_eq!(ALLOCATIONS.load(Relaxed), before + 1, "allocations are not counted");
+        assert_eq!(allocations(), before + 1, "allocations are not counted");
         warm_is_free(false);
         warm_is_free(true);
     });

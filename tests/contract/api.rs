@@ -114,11 +114,20 @@ impl Device {
 
     /// A new pool; a limit of 0 is none.
     pub fn pool(self, limit: usize) -> Pool {
+        self.pool_with(limit, 0)
+    }
+
+    /// A new pool each of whose blocks lies in one allocation of the device.
+    pub fn contiguous_pool(self) -> Pool {
+        self.pool_with(0, MILLPOND_POOL_CONTIGUOUS)
+    }
+
+    fn pool_with(self, limit: usize, flags: u64) -> Pool {
         let options = millpond_pool_options {
             struct_size: size_of::<millpond_pool_options>(),
             limit_bytes: limit as u64,
             name: null(),
-            flags: 0,
+            flags,
         };
         let mut p = null_mut();
         outcome(unsafe { millpond_pool_create(ptr(self.0), &options, &mut p) }).unwrap();

@@ -38,16 +38,34 @@ impl By {
     }
 }
 
-/// Runs the case for each, on memory that maps and in segments.
+/// A device with a history, beside which there is a short way of its own.
+fn watched(mapping: bool) -> Device {
+    let d = host(256 * MIB, mapping);
+    outcome(unsafe { millpond_device_history_start(ptr(d.0), null()) }).unwrap();
+    d
+}
+
+/// Runs the case for each, on memory that maps and in segments, with a history and without one.
 fn each(case: impl Fn(Device, By)) {
+    each_unwatched(&case);
+    for mapping in [true, false] {
+        [By::Itself, By::Another].into_iter().for_each(|by| case(watched(mapping), by));
+    }
+}
+
+/// The same for what begins a history itself.
+fn each_unwatched(case: impl Fn(Device, By)) {
     for mapping in [true, false] {
         [By::Itself, By::Another].into_iter().for_each(|by| case(host(256 * MIB, mapping), by));
     }
 }
 
-/// The same where only memory that maps can do it.
+/// The same as `each` where only memory that maps can do it.
 fn each_mapping(case: impl Fn(Device, By)) {
-    [By::Itself, By::Another].into_iter().for_each(|by| case(host(256 * MIB, true), by));
+    for by in [By::Itself, By::Another] {
+        case(host(256 * MIB, true), by);
+        case(watched(true), by);
+    }
 }
 
 /// What a walk tells of a live block.
@@ -335,7 +353,7 @@ fn hooks_see_the_next_request() {
 #[test]
 fn histories_and_histograms_see_the_next_request() {
     apart(|| {
-        each(|d, by| {
+        each_unwatched(|d, by| {
             let (s, pool) = (d.stream(), d.default_pool());
             warm(pool, s);
             by.does(|| outcome(unsafe { millpond_device_history_start(ptr(d.0), null()) })).unwrap();
@@ -363,6 +381,66 @@ fn histories_and_histograms_see_the_next_request() {
             come_from(d, pool, s, pool);
             assert_eq!(timed() - before, SIZES.len() as u64);
         });
+    });
+}
+
+/// How many events a history has kept of requests and frees, and of which blocks these are; and how many it has dropped.
+fn told(d: Device) -> (Vec<(u32, usize)>, u64) {
+    unsafe extern "C-unwind" fn take(data: *mut c_void, e: *const millpond_history_event) -> bool {
+        let all = unsafe { &mut *data.cast::<Vec<(u32, usize)>>() };
+        let e = unsafe { &*e };
+        if matches!(e.kind, MILLPOND_HISTORY_ALLOC | MILLPOND_HISTORY_FREE_REQUESTED) {
+            all.push((e.kind, e.ptr.expose_provenance()));
+        }
+        true
+    }
+    let (mut all, mut dropped) = (Vec::new(), 0);
+    let to = (&raw mut all).cast();
+    outcome(unsafe { millpond_device_history_read(ptr(d.0), Some(take), to, &mut dropped) }).unwrap();
+    (all, dropped)
+}
+
+/// Threads that have short ways beside a history: it has each request and each free, of each block in turn. A recording that
+/// begins meanwhile has all that comes after that, and one that ends takes nothing from the history.
+#[test]
+fn a_history_has_all_that_goes_the_short_way() {
+    apart(|| {
+        for mapping in [true, false] {
+            let d = host(256 * MIB, mapping);
+            let options = millpond_history_options {
+                struct_size: size_of::<millpond_history_options>(),
+                event_count: 1 << 16,
+                ..unsafe { std::mem::zeroed() }
+            };
+            outcome(unsafe { millpond_device_history_start(ptr(d.0), &options) }).unwrap();
+            let pool = d.default_pool();
+            let streams = [d.stream(), d.stream()];
+            let all = || {
+                std::thread::scope(|scope| {
+                    streams.iter().for_each(|&s| _ = scope.spawn(move || warm(pool, s)));
+                });
+            };
+            let path = std::env::temp_dir().join(format!("millpond-short-way-{}.trace", std::process::id()));
+            let name = CString::new(path.to_str().unwrap()).unwrap();
+            all();
+            outcome(unsafe { millpond_device_record_start(ptr(d.0), name.as_ptr()) }).unwrap();
+            all();
+            outcome(unsafe { millpond_device_record_stop(ptr(d.0), &mut 0) }).unwrap();
+            all();
+            let recorded = std::fs::read_to_string(&path).unwrap();
+            let _ = std::fs::remove_file(&path);
+            let lines = |kind: &str| recorded.lines().filter(|l| l.starts_with(kind)).count();
+            let each = 2 * 100 * SIZES.len();
+            assert_eq!((lines("a "), lines("f ")), (each, each));
+            let (events, dropped) = told(d);
+            assert_eq!((events.len(), dropped), (3 * 2 * each, 0));
+            let mut live = std::collections::BTreeSet::new();
+            for (kind, at) in events {
+                let in_turn = if kind == MILLPOND_HISTORY_ALLOC { live.insert(at) } else { live.remove(&at) };
+                assert!(in_turn, "{at:#x} twice");
+            }
+            assert!(live.is_empty());
+        }
     });
 }
 

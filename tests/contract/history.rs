@@ -308,6 +308,41 @@ fn a_recording_replays_to_the_same_peak() {
     });
 }
 
+/// What is allocated with a tag stands below a line that names it; the names cannot break a line.
+#[test]
+fn a_recording_tells_tags() {
+    apart(|| {
+        let d = two_hosts();
+        let pool = d.default_pool();
+        let early = crate::tags::tagged("before", || pool.alloc(100, NULL).unwrap());
+        let file = path("tags.trace");
+        state(d).record_start(&file).unwrap();
+        let none = pool.alloc(200, NULL).unwrap();
+        let two = crate::tags::tagged("kv\ncache", || {
+            [pool.alloc(300, NULL).unwrap(), pool.alloc(400, NULL).unwrap()]
+        });
+        let last = pool.alloc(500, NULL).unwrap();
+        [early, none, two[0], two[1], last].into_iter().for_each(|p| pool.free(p, NULL).unwrap());
+        state(d).record_stop().unwrap();
+        let text = String::from_utf8(take(&file)).unwrap();
+        let told = |l: &&str| l.starts_with("a ") || l.starts_with("# tag:");
+        let lines: Vec<_> = text.lines().filter(told).collect();
+        let want = [
+            "# tag: before",
+            "a 1 100 0",
+            "# tag: ",
+            "a 2 200 0",
+            "# tag: kvcache",
+            "a 3 300 0",
+            "a 4 400 0",
+            "# tag: ",
+            "a 5 500 0",
+        ];
+        assert_eq!(lines, want);
+        assert!(replay(&text) >= 1500);
+    });
+}
+
 /// Threads that are faster than the file wait for it: nothing is lost.
 #[test]
 fn a_recording_loses_nothing_under_load() {

@@ -58,6 +58,7 @@ mod refused;
 mod released;
 mod restore;
 mod scattered;
+mod segment_walk;
 mod shared_segments;
 mod sizes;
 mod slow_files;

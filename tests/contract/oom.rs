@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
+mod advice;
+
 type Report = Box<millpond_oom_report>;
 
 /// A report on its way to another thread.
@@ -394,7 +396,10 @@ fn memory_that_is_not_pooled() {
         let (line, r) = failure(d, pool.alloc(2 * MIB, s));
         assert_eq!(r.reason, MILLPOND_OOM_DEVICE_LIMIT);
         tells(&line, &["the device's limit is reached", "biggest holder: pool 'small', 3.0 MiB"]);
+        tells(&words(&r), &["raise the device's limit"]);
         assert_eq!(heard.calls.load(Relaxed), 2);
+        assert_ne!(r.flags & MILLPOND_OOM_COULD_POOL, 0);
+        assert_eq!(r.flags & MILLPOND_OOM_COULD_MAP, 0, "mapping is of no use without pooling");
         small.free(a, s).unwrap();
         millpond::runtime::set_default_options(Some("host"), None, "backend:native").unwrap();
     });

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
-use std::ptr::{null_mut, slice_from_raw_parts};
+use std::ptr::{null, null_mut, slice_from_raw_parts};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// What a callback does with a piece.
@@ -214,6 +214,59 @@ fn a_snapshot_tells_whose_each_block_is() {
     });
 }
 
+/// A request that failed is told with what the device had free then, as its report has it.
+#[test]
+fn a_request_that_failed_is_told_with_what_the_device_had() {
+    apart(|| {
+        let (d, control) = crate::held::host(64 * MIB, true);
+        let options = millpond_history_options {
+            struct_size: size_of::<millpond_history_options>(),
+            event_count: 64,
+            frame_count: 0,
+            path: null(),
+        };
+        outcome(unsafe { millpond_device_history_start(ptr(d.0), &options) }).unwrap();
+        let (pool, s) = (d.default_pool(), d.stream());
+        let held = pool.alloc(24 * MIB, s).unwrap();
+        assert_eq!(code(pool.alloc(GIB, s)), MILLPOND_E_OUT_OF_MEMORY);
+        control.fail_all("memory_info", millpond::Code::Device);
+        assert_eq!(code(pool.alloc(2 * GIB, s)), MILLPOND_E_OUT_OF_MEMORY);
+        control.mend();
+        let told = json(d);
+        let oom: Vec<&Value> =
+            told["events"].as_array().unwrap().iter().filter(|e| e["action"] == "oom").collect();
+        let free = |n: usize| oom[n].get("device_free_bytes").map(|v| v.as_u64().unwrap());
+        assert_eq!((oom.len(), n(&oom[0]["size_bytes"])), (2, GIB as u64), "{oom:?}");
+        assert_eq!((free(0), free(1)), (Some(40 << 20), None), "the second time it could not be asked");
+        let pickled = {
+            let mut all = Vec::new();
+            send(d, MILLPOND_SNAPSHOT_TORCH_PICKLE, |piece| {
+                all.extend_from_slice(piece);
+                true
+            })
+            .unwrap();
+            all
+        };
+        // BININT or LONG1 of 40 MiB behind the key.
+        let at = pickled.windows(11).position(|w| w == b"device_free").expect("the key");
+        let number = (40u32 << 20).to_le_bytes();
+        assert!(pickled[at..at + 20].windows(4).any(|w| w == number), "{:?}", &pickled[at..at + 20]);
+        // The history tells it, too.
+        let mut seen: Vec<(usize, u64)> = Vec::new();
+        unsafe extern "C-unwind" fn each(data: *mut c_void, e: *const millpond_history_event) -> bool {
+            let (seen, e) = unsafe { (&mut *data.cast::<Vec<(usize, u64)>>(), &*e) };
+            if e.kind == MILLPOND_HISTORY_OOM {
+                seen.push((e.ptr.addr(), e.device_free_bytes));
+            }
+            true
+        }
+        let data = (&raw mut seen).cast();
+        outcome(unsafe { millpond_device_history_read(ptr(d.0), Some(each), data, null_mut()) }).unwrap();
+        assert_eq!(seen, [(0, 40 << 20), (0, u64::MAX)]);
+        pool.free(held, s).unwrap();
+    });
+}
+
 /// A block that lies across granules from several places: at its own addresses, and its granules nowhere else.
 #[test]
 fn a_scattered_block_is_told_once() {
@@ -229,6 +282,11 @@ fn a_scattered_block_is_told_once() {
         let found: Vec<&Value> = told["segments"].as_array().unwrap().iter().filter(scattered).collect();
         assert_eq!(found.len(), 1);
         assert_eq!((n(&found[0]["address"]), n(&found[0]["size_bytes"])), (wide as u64, 20 << 20));
+        let pieces = found[0]["pieces"].as_array().unwrap();
+        let of = |key: &str| pieces.iter().map(|p| n(&p[key])).collect::<Vec<_>>();
+        assert_eq!(of("size_bytes"), [2 << 20; 10]);
+        assert_eq!(of("address"), (0..10).map(|n| wide as u64 + (n << 21)).collect::<Vec<_>>());
+        assert!(of("home").iter().all(|h| all.iter().step_by(2).any(|&p| p as u64 == *h)), "{pieces:?}");
         assert_eq!(n(&told["account"]["device"]["reserved_bytes"]["current"]), 64 << 20);
         assert_eq!(n(&told["account"]["device"]["in_transit_bytes"]), 0);
         pool.free(wide, s).unwrap();

@@ -163,30 +163,74 @@ fn every_reading_under_load_fits_together_in_segments() {
 
 // ---- how free memory lies --------------------------------------------------------------------------------------
 
+/// Holes of 3 MiB between blocks of 5; the largest request of each pool is had as it is told, and not much more.
+fn largest_is_true(d: Device, pool: Pool, label: &str) {
+    let s = d.stream();
+    let all: Vec<usize> =
+        (0..40).map(|n| pool.alloc(if n % 2 == 0 { 3 * MIB } else { 5 * MIB }, s).unwrap()).collect();
+    for at in all.iter().step_by(2) {
+        pool.free(*at, s).unwrap();
+    }
+    let told = read(d, Some(pool));
+    assert!(told.largest_cached_bytes <= told.largest_free_bytes, "{label}");
+    let more = told.largest_free_bytes as usize + 4 * MIB;
+    assert_eq!(code(pool.alloc(more, s)), MILLPOND_E_OUT_OF_MEMORY, "{label}");
+    let told = read(d, Some(pool)); // the search may have given something back
+    let (cached, most) = (told.largest_cached_bytes as usize, told.largest_free_bytes as usize);
+    // Of what is there already: nothing comes from the device.
+    let reserved = d.stats().reserved_bytes.current;
+    let at = pool.alloc(cached, s).unwrap_or_else(|e| panic!("{label}: cached {cached}: {}", e.message));
+    assert_eq!(d.stats().reserved_bytes.current, reserved, "{label}: {cached} bytes are there");
+    pool.free(at, s).unwrap();
+    let at = pool.alloc(most, s).unwrap_or_else(|e| panic!("{label}: {most}: {}", e.message));
+    pool.free(at, s).unwrap();
+    for at in all.iter().skip(1).step_by(2) {
+        pool.free(*at, s).unwrap();
+    }
+}
+
 #[test]
 fn the_largest_request_that_is_told_can_be_had_and_not_much_more() {
     apart(|| {
-        for mapping in [true, false] {
+        for (mapping, options) in [(true, ""), (false, ""), (true, "scatter:off")] {
             let d = host(256 * MIB, mapping);
-            let pool = d.default_pool();
-            let s = d.stream();
-            // Holes of 3 MiB between blocks of 5.
-            let all: Vec<usize> =
-                (0..40).map(|n| pool.alloc(if n % 2 == 0 { 3 * MIB } else { 5 * MIB }, s).unwrap()).collect();
-            for at in all.iter().step_by(2) {
-                pool.free(*at, s).unwrap();
+            if !options.is_empty() {
+                d.set_options(options).unwrap();
             }
-            let told = read(d, None);
-            assert_eq!(told.largest_free_bytes, read(d, Some(pool)).largest_free_bytes);
-            assert!(told.largest_cached_bytes <= told.largest_free_bytes);
-            let more = told.largest_free_bytes as usize + 4 * MIB;
-            assert_eq!(code(pool.alloc(more, s)), MILLPOND_E_OUT_OF_MEMORY, "{mapping}");
-            let at = pool.alloc(told.largest_free_bytes as usize, s).unwrap();
-            pool.free(at, s).unwrap();
-            for at in all.iter().skip(1).step_by(2) {
-                pool.free(*at, s).unwrap();
-            }
+            let told = (read(d, None), read(d, Some(d.default_pool())));
+            assert_eq!(told.0.largest_free_bytes, told.1.largest_free_bytes);
+            largest_is_true(d, d.default_pool(), &format!("mapping {mapping}, {options}"));
         }
+        let d = host(256 * MIB, true);
+        largest_is_true(d, d.contiguous_pool(), "a contiguous pool");
+    });
+}
+
+/// Free granules that another stream, or another pool, has: in one piece only as they lie there.
+#[test]
+fn what_others_have_serves_in_one_piece_as_it_lies() {
+    apart(|| {
+        for options in ["", "scatter:off"] {
+            let d = host(64 * MIB, true);
+            if !options.is_empty() {
+                d.set_options(options).unwrap();
+            }
+            let (pool, s, other, t) = (d.pool(0), d.stream(), d.pool(0), d.stream());
+            let all: Vec<usize> = (0..32).map(|_| pool.alloc(2 * MIB, s).unwrap()).collect();
+            // One run of 3 granules, and 9 that lie apart.
+            let go: Vec<usize> = (0..3).chain((10..28).step_by(2)).collect();
+            go.iter().for_each(|&n| pool.free(all[n], s).unwrap());
+            let told = read(d, Some(other));
+            let cached = if options.is_empty() { granules(12) } else { granules(3) };
+            assert_eq!(told.largest_cached_bytes, cached, "{options}");
+            let at = other.alloc(told.largest_cached_bytes as usize, t).unwrap();
+            other.free(at, t).unwrap();
+        }
+        let d = host(64 * MIB, true);
+        let (pool, s, own) = (d.pool(0), d.stream(), d.contiguous_pool());
+        let at = pool.alloc(16 * MIB, s).unwrap();
+        pool.free(at, s).unwrap();
+        assert_eq!(read(d, Some(own)).largest_cached_bytes, 0, "what others have lies in other allocations");
     });
 }
 

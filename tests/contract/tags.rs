@@ -21,7 +21,7 @@ fn pop() {
     outcome(millpond_tag_pop()).unwrap();
 }
 
-fn tagged<T>(name: &str, body: impl FnOnce() -> T) -> T {
+pub fn tagged<T>(name: &str, body: impl FnOnce() -> T) -> T {
     push(name);
     let done = body();
     pop();
@@ -73,6 +73,12 @@ fn agrees(d: Device) {
     assert_eq!(live, account.allocated_bytes.current);
     by.remove("");
     let told = stats(d).into_iter().map(|(name, s)| {
+        assert_eq!(s.active_bytes.current, s.allocated_bytes.current + s.waiting_bytes, "{name}");
+        assert!(s.active_bytes.peak >= s.allocated_bytes.peak && s.active_blocks.peak >= s.blocks.peak);
+        assert!(
+            s.small_allocated_bytes.current <= s.allocated_bytes.current
+                && s.small_blocks.current <= s.blocks.current
+        );
         let now = (s.allocated_bytes.current, s.blocks.current, s.requested_bytes.current, s.waiting_bytes);
         assert!(s.allocated_bytes.peak >= now.0 && s.allocated_bytes.total >= s.allocated_bytes.peak);
         (name, now)
@@ -369,5 +375,55 @@ fn a_forked_child_waits_for_no_lock() {
             stop.store(true, Relaxed);
         });
         pool.free(p, s).unwrap();
+    });
+}
+
+#[test]
+fn the_classes_and_the_active_blocks_of_a_tag_are_told() {
+    apart(|| {
+        let d = host(64 * MIB, true);
+        let (pool, s, side) = (d.default_pool(), d.stream(), d.stream());
+        let (small, large) = tagged("mixed", || (pool.alloc(1000, s).unwrap(), pool.alloc(MIB, s).unwrap()));
+        let told = |d| stats(d)["mixed"];
+        let t = told(d);
+        assert_eq!((t.blocks.current, t.small_blocks.current), (2, 1));
+        assert_eq!((t.allocated_bytes.current, t.small_allocated_bytes.current), (MIB as u64 + 1024, 1024));
+        // One that waits is active, and of no class any more.
+        record_stream(small, side).unwrap();
+        let gate = d.gate(side);
+        pool.free(small, s).unwrap();
+        let t = told(d);
+        assert_eq!((t.active_blocks.current, t.blocks.current, t.small_blocks.current), (2, 1, 0));
+        assert_eq!((t.active_bytes.current, t.waiting_bytes), (MIB as u64 + 1024, 1024));
+        gate.open();
+        d.synchronize().unwrap();
+        pool.free(large, s).unwrap();
+        let t = told(d);
+        assert_eq!((t.active_bytes.current, t.active_blocks.current, t.waiting_bytes), (0, 0, 0));
+        assert_eq!((t.active_blocks.peak, t.active_blocks.total), (2, 2));
+    });
+}
+
+#[test]
+fn pinned_and_unified_memory_of_a_tag_is_told_apart() {
+    apart(|| {
+        let d = host(64 * MIB, true);
+        let (mut pinned, mut unified) = (null_mut(), null_mut());
+        tagged("staging", || {
+            outcome(unsafe { millpond_host_alloc(ptr(d.0), 1000, &mut pinned) }).unwrap();
+            outcome(unsafe { millpond_unified_alloc(ptr(d.0), 5000, &mut unified) }).unwrap();
+        });
+        let t = stats(d)["staging"];
+        assert_eq!((t.host_bytes.current, t.host_blocks.current), (1000, 1));
+        assert_eq!((t.unified_bytes.current, t.unified_blocks.current), (5000, 1));
+        assert_eq!((t.allocated_bytes.total, t.blocks.total), (0, 0), "none of it is the device's memory");
+        agrees(d);
+        // Whoever frees it, and under whatever tag.
+        tagged("other", || outcome(unsafe { millpond_host_free(ptr(d.0), pinned) }).unwrap());
+        outcome(unsafe { millpond_unified_free(ptr(d.0), unified) }).unwrap();
+        let t = stats(d)["staging"];
+        assert_eq!((t.host_bytes.current, t.host_bytes.peak, t.host_blocks.total), (0, 1000, 1));
+        assert_eq!((t.unified_bytes.current, t.unified_bytes.peak, t.unified_blocks.total), (0, 5000, 1));
+        assert!(!stats(d).contains_key("other"));
     });
 }

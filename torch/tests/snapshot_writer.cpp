@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -37,6 +38,14 @@ void run(const std::string& folder, bool mapping) {
     const millpond::TagScope scope("kv_cache");
     for (std::size_t n = 1; n <= 10; ++n) kept.push_back(device.allocate(n * 1'000'000));
   }
+  millpond::annotate("epoch 2");
+  // A request that no memory serves: its event has what the device had free.
+  try {
+    (void)own.allocate(std::size_t{1} << 40, stream);
+    throw std::runtime_error("a terabyte was had");
+  } catch (const millpond::Error& e) {
+    if (e.code() != MILLPOND_E_OUT_OF_MEMORY) throw;
+  }
   // Free memory between what is live, and whole granules that lie apart.
   for (std::size_t n = 0; n < kept.size(); n += 3) kept[n] = millpond::Buffer();
   write(device, folder + "/before");
@@ -68,7 +77,7 @@ int main(int argc, char** argv) {
   if (argc < 2) return 2;
   try {
     run(argv[1], argc < 3 || std::strcmp(argv[2], "segments") != 0);
-  } catch (const millpond::Error& e) {
+  } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 1;
   }

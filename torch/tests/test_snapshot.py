@@ -222,6 +222,39 @@ class Snapshots(unittest.TestCase):
             names = {f["name"] for e in plotted["device_traces"][1] for f in e["frames"]}
             self.assertTrue(any(n.startswith(pathlib.Path(self.writer).name) for n in names), names)
 
+    def test_a_request_that_failed_has_what_the_device_had_free(self):
+        for kind, snapshots, told in self.each():
+            for s, t in zip(snapshots, told):
+                oom = [e for e in s["device_traces"][1] if e["action"] == "oom"]
+                self.assertEqual([e["size"] for e in oom], [1 << 40])
+                self.assertGreater(oom[0]["device_free"], 1 << 20)
+                self.assertLess(oom[0]["device_free"], 256 << 20, "some of it was taken")
+                same = [e["device_free_bytes"] for e in t["events"] if e["action"] == "oom"]
+                self.assertEqual(same, [oom[0]["device_free"]])
+        for viz, snapshots in self.each_tool():
+            self.assertRegex(viz.trace(snapshots[0]), r"raise OutOfMemoryError(\(\))? # (1024.0GiB|1.0TiB) requested, \d+\.\dMiB free")
+
+    def test_notes_are_annotations_and_tags_metadata(self):
+        for kind, snapshots, told in self.each():
+            for s, t in zip(snapshots, told):
+                notes = s["external_annotations"]
+                self.assertEqual([(n["stage"], n["name"], n["device"]) for n in notes], [("START", "epoch 2", 1)])
+                times = [e["time_us"] for e in s["device_traces"][1]]
+                self.assertTrue(times[0] <= notes[0]["time_us"] <= times[-1])
+                tagged = [e for e in s["device_traces"][1] if e.get("user_metadata") == "kv_cache"]
+                # As in PyTorch, what was taken from the device for them has it too.
+                self.assertEqual({e["action"] for e in tagged} - {"segment_alloc", "segment_map"}, {"alloc"})
+                tagged = [e for e in tagged if e["action"] == "alloc"]
+                self.assertEqual(len(tagged), 10)
+                self.assertTrue(all(e["frames"][0]["name"] == "kv_cache" for e in tagged))
+                self.assertTrue(all(e["pool_id"][0] == 0 for e in tagged))
+                said = [e for e in t["events"] if e.get("tag") == "kv_cache" and e["action"] == "alloc"]
+                self.assertEqual(sorted(e["requested_bytes"] for e in said), [n * 10**6 for n in range(1, 11)])
+                self.assertEqual([e["text"] for e in t["events"] if e["action"] == "annotate"], ["epoch 2"])
+                self.assertTrue(all(e["thread"] > 0 for e in t["events"]))
+            uses = [e for e in told[1]["events"] if e["action"] == "record_stream"]
+            self.assertEqual(len(uses), 1, "in `after`")
+
     def test_a_tag_is_the_first_frame(self):
         frame = {"filename": "tag", "line": 0, "name": "kv_cache"}
         for kind, snapshots, told in self.each():

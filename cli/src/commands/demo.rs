@@ -34,7 +34,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let trace = Trace::from_bytes("demo", DEMO_TRACE)?;
     let setup = args.device.setup()?;
     // Reading all of it back too would double the time, and is what `replay --check` is for.
-    let plan = Plan { touch: args.touch, check: Check::Ends, passes: 1, picture: true };
+    let plan = Plan { touch: args.touch, check: Check::Ends, passes: 1, picture: true, tags: false };
     let time = match args.touch {
         Touch::All => format!(
             "Every byte of every block is written, {} in all, which takes most of the time, up to a minute; the calls \

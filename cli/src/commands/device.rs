@@ -7,6 +7,7 @@ use crate::trace::Trace;
 use crate::units;
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -81,17 +82,33 @@ pub(crate) fn parse_capacity(text: &str) -> Result<u64> {
 
 /// What the library writes where somebody records a program.
 const RECORDS: [&str; 2] = ["MILLPOND_RECORD", "MILLPOND_HISTORY"];
+/// What else has to go with these.
+const BESIDE_RECORDS: &str = "MILLPOND_HISTORY_SIGNAL";
+
+/// The value of a variable of the environment, also where [`unrecorded`] has put it aside.
+pub(crate) fn variable(name: &str) -> Option<OsString> {
+    let value = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
+    value(name).or_else(|| value(&aside(name)))
+}
+
+/// The name under which the value of a variable is handed on.
+fn aside(name: &str) -> String {
+    format!("_{name}")
+}
 
 /// Runs this program anew without the variables that have devices recorded, if they are set: for commands that open
 /// devices only to ask them, and would empty the recording of the program that is meant.
 pub(crate) fn unrecorded() -> Result<()> {
-    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
-    if !RECORDS.iter().any(is_set) {
+    let value = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
+    if !RECORDS.iter().any(|name| value(name).is_some()) {
         return Ok(());
     }
     let mut again = Command::new(std::env::current_exe().context("this program's own file is not known")?);
     again.args(std::env::args_os().skip(1));
-    for name in RECORDS {
+    for name in RECORDS.into_iter().chain([BESIDE_RECORDS]) {
+        if let Some(value) = value(name) {
+            again.env(aside(name), value);
+        }
         again.env_remove(name);
     }
     Err(again.exec()).context("this program cannot be started anew")

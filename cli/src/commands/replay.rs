@@ -69,6 +69,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         check: if args.check { Check::All } else { Check::None },
         passes: args.passes,
         picture: args.html.is_some() || args.svg.is_some(),
+        tags: false,
     };
     let done = replay_all(&traces, &setup, args.capacity, plan, quiet)?;
     let runs: Vec<Run<'_>> = done.iter().filter_map(|d| d.run(&setup, args.touch)).collect();

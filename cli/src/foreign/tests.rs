@@ -222,6 +222,23 @@ fn a_log_of_rmm_becomes_a_trace() {
     }
 }
 
+/// What the logging adaptor of RMM 26.10 has written (tests/rmm/log.py).
+#[test]
+fn a_log_of_the_released_rmm_is_read() {
+    let text = include_bytes!("../../tests/rmm/logged.csv");
+    let t = Trace::from_bytes("logged", text).unwrap();
+    assert_eq!((t.events.len(), t.allocs, t.left_live, t.streams), (9, 5, 1, 3));
+    assert_eq!(t.peak_live_bytes, 100 + 1000 + 70_000 + (3 << 20) + 5000);
+    let sizes = t.events.iter().filter_map(|e| match *e {
+        Event::Alloc { stream, bytes, .. } => Some((stream, bytes)),
+        Event::Free { .. } => None,
+    });
+    assert_eq!(sizes.collect::<Vec<_>>(), [(0, 100), (1, 1000), (2, 70_000), (0, 3 << 20), (2, 5000)]);
+    assert_eq!(t.when.len(), 9);
+    assert!(t.when.windows(2).all(|w| w[0].time <= w[1].time));
+    assert_ne!(t.when[3].thread, t.when[4].thread);
+}
+
 #[test]
 fn times_of_a_log_go_on_after_midnight_or_are_left_out() {
     let log = |times: [&str; 3]| {

@@ -192,12 +192,14 @@ impl Reader<'_> {
                 let (stream, pool, thread) = (self.stream(e), self.pool(e), self.thread(e));
                 let name = |t: &super::record::Table<String>, n| t.get(n).cloned().unwrap_or_default();
                 let r = &self.b.record;
+                let free = e.device_free().map(|n| format!("; the device had {} free", units::bytes(n)));
                 let text = format!(
-                    "out of memory: no room for {} ({}, {}, thread {})",
+                    "out of memory: no room for {} ({}, {}, thread {}){}",
                     units::bytes(e.bytes),
                     name(&r.streams, stream),
                     name(&r.pools, pool),
-                    name(&r.threads, thread)
+                    name(&r.threads, thread),
+                    free.unwrap_or_default()
                 );
                 self.mark(now, "oom", text);
             }

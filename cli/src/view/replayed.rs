@@ -13,7 +13,7 @@ use crate::touch::{Check, Touch};
 use crate::trace::{Event, Trace, When};
 use crate::units;
 use anyhow::{Result, bail};
-use millpond::runtime::{self, HistoryFile, HistoryOptions};
+use millpond::runtime::{self, HistoryEvent, HistoryFile, HistoryOptions};
 
 /// The most events that the history's ring has room for: 2 GiB of it.
 const MOST_EVENTS: u64 = 1 << 25;
@@ -35,8 +35,15 @@ pub(super) fn record(trace: &Trace, setup: &Setup, capacity: Option<u64>) -> Res
     let kept = state.history()?;
     drop(state);
     crate::api::finalize()?;
-    let history =
-        History::of(HistoryFile { events: kept.events, dropped: kept.dropped, ..HistoryFile::default() });
+    let number = |e: &HistoryEvent| e.event.tag;
+    let tags = kept.events.iter().filter_map(|e| runtime::Tag::of_number(number(e)));
+    let tags = tags.map(|t| (t.number(), t.name().to_owned())).collect();
+    let history = History::of(HistoryFile {
+        events: kept.events,
+        dropped: kept.dropped,
+        tags,
+        ..HistoryFile::default()
+    });
     let whole = history.file.dropped == 0;
     let calls = Calls::of(trace, outcome.operations);
     let how = match whole {
@@ -65,7 +72,7 @@ pub(super) fn record(trace: &Trace, setup: &Setup, capacity: Option<u64>) -> Res
 }
 
 fn replay_quietly(trace: &Trace, device: Device, streams: bool) -> Result<replay::Outcome> {
-    let plan = Plan { touch: Touch::None, check: Check::None, passes: 1, picture: false };
+    let plan = Plan { touch: Touch::None, check: Check::None, passes: 1, picture: false, tags: true };
     let mut progress = Progress::new(&trace.name, trace.events.len() as u64, true);
     replay::replay(trace, device, streams, plan, &mut progress)
 }

@@ -1,7 +1,7 @@
 //! A record from a snapshot in Millpond's JSON. Its events, if it has any, tell how the memory came to be as it is; the
 //! blocks and segments of the snapshot itself say how it is at the end, and know more.
 
-use super::record::{Block, Builder, Kind, Mark, NEVER, Range, Record};
+use super::record::{Block, Builder, Kind, Mark, NEVER, Range, Record, Use};
 use crate::{symbols, units};
 use anyhow::{Result, bail, ensure};
 use serde::Deserialize;
@@ -70,6 +70,16 @@ struct Segment {
     #[serde(default)]
     sleeps: bool,
     blocks: Vec<Placed>,
+    #[serde(default)]
+    pieces: Vec<Piece>,
+}
+
+/// A piece of a scattered block.
+#[derive(Deserialize)]
+struct Piece {
+    address: u64,
+    size_bytes: u64,
+    home: u64,
 }
 
 #[derive(Deserialize)]
@@ -90,7 +100,13 @@ struct Event {
     #[serde(default)]
     address: u64,
     size_bytes: u64,
+    requested_bytes: Option<u64>,
+    device_free_bytes: Option<u64>,
     stream: u64,
+    pool: Option<u64>,
+    thread: Option<u32>,
+    tag: Option<String>,
+    text: Option<String>,
     #[serde(default)]
     stack: usize,
 }
@@ -182,7 +198,7 @@ pub(super) fn record(title: &str, bytes: &[u8], symbols: bool) -> Result<Record>
     }
     let stacks = stacks(&mut b, &s, symbols)?;
     let stack = |n: usize| stacks.get(n).copied().unwrap_or(0);
-    events(&mut b, &s.events, stack);
+    events(&mut b, &s.events, &mut pools, stack);
     let unseen = layout(&mut b, &s.segments, &pools, stack)?;
     let mut r = b.record;
     if s.events.is_empty() {
@@ -202,27 +218,50 @@ pub(super) fn record(title: &str, bytes: &[u8], symbols: bool) -> Result<Record>
     Ok(r)
 }
 
-fn events(b: &mut Builder, all: &[Event], stack: impl Fn(usize) -> u32) {
-    let untold = if all.is_empty() { 0 } else { b.record.tags.number("tag not recorded".to_owned()) };
+fn events(b: &mut Builder, all: &[Event], pools: &mut HashMap<u64, u32>, stack: impl Fn(usize) -> u32) {
+    // The first versions of the library told neither threads nor tags.
+    let told = all.iter().any(|e| e.thread.is_some());
+    let untold = if told || all.is_empty() { 0 } else { b.record.tags.number("tag not recorded".to_owned()) };
     for e in all {
         let now = b.moment(e.time_us.saturating_mul(1000));
         let stream = b.record.streams.number(stream_name(Some(e.stream)));
+        let tag = e.tag.as_ref().map_or(untold, |t| b.record.tags.number(t.clone()));
+        let thread = e.thread.map_or(0, |t| b.record.threads.number(t.to_string()));
+        let of_pool =
+            |id: u64| *pools.entry(id).or_insert_with(|| b.record.pools.number(format!("pool {id}")));
+        let pool = e.pool.map_or(0, of_pool);
         let block = || {
             let bytes = e.size_bytes;
-            Block { bytes, requested: bytes, born: now, stream, tag: untold, ..Block::at(e.address) }
+            let requested = e.requested_bytes.unwrap_or(bytes);
+            Block { bytes, requested, born: now, stream, pool, tag, ..Block::at(e.address) }
         };
         let range = |kind| Range { born: now, ..Range::new(kind, e.address, e.size_bytes) };
         let mut mark = |what, text| b.record.marks.push(Mark { moment: now, what, text });
         match e.action.as_str() {
-            "alloc" => _ = b.came(Block { stack: stack(e.stack), ..block() }),
-            "free_requested" => b.asked(now, false, 0, stack(e.stack), block()),
+            "alloc" => _ = b.came(Block { stack: stack(e.stack), thread, ..block() }),
+            // The tag is that of the thread which frees.
+            "free_requested" => b.asked(now, false, thread, stack(e.stack), Block { tag: untold, ..block() }),
             "free_completed" => b.completed(now, false, e.address),
             "segment_alloc" => b.added(range(Kind::Memory)),
             "segment_map" => b.added(range(Kind::Shown)),
             "segment_free" => b.removed(now, false, Kind::Memory, e.address, e.size_bytes),
             "segment_unmap" => b.removed(now, false, Kind::Shown, e.address, e.size_bytes),
-            "oom" => mark("oom", format!("out of memory: no room for {}", units::bytes(e.size_bytes))),
+            "oom" => {
+                let free = e.device_free_bytes.map(|n| format!("; the device had {} free", units::bytes(n)));
+                let text = format!(
+                    "out of memory: no room for {}{}",
+                    units::bytes(e.size_bytes),
+                    free.unwrap_or_default()
+                );
+                mark("oom", text);
+            }
             "snapshot" => mark("snapshot", "a snapshot was taken".to_owned()),
+            "annotate" => mark("note", e.text.clone().unwrap_or_default()),
+            "record_stream" => {
+                if let Some(block) = b.latest(false, e.address) {
+                    b.record.uses.push(Use { block, moment: now, stream, thread });
+                }
+            }
             _ => {}
         }
     }
@@ -257,8 +296,13 @@ fn layout(
                 None => b.record.pools.number(format!("pool {id}")),
             },
         };
-        if !told {
-            b.record.ranges.push(Range { stream, pool, ..Range::new(kind, s.address, s.size_bytes) });
+        let range = |kind, at, bytes| Range { stream, pool, ..Range::new(kind, at, bytes) };
+        if !told && s.pieces.is_empty() {
+            b.record.ranges.push(range(kind, s.address, s.size_bytes));
+        }
+        for p in s.pieces.iter().filter(|_| !told) {
+            b.record.ranges.push(range(Kind::Memory, p.home, p.size_bytes));
+            b.record.ranges.push(Range { home: p.home, ..range(Kind::Shown, p.address, p.size_bytes) });
         }
         for p in &s.blocks {
             let waits = match p.state.as_str() {
@@ -357,7 +401,54 @@ mod tests {
                 (9000, 0, never, never, 0)
             ]
         );
-        assert!(r.marks[0].text.contains("512 B"), "{:?}", r.marks);
+        assert!(r.marks[0].text.ends_with("no room for 512 B; the device had 3 B free"), "{:?}", r.marks);
+    }
+
+    #[test]
+    fn a_scattered_block_lies_where_its_pieces_do() {
+        let pieces = r#""requested_bytes":64,"state":"live"}],"pieces":[
+          {"address":9000,"size_bytes":40,"home":500},{"address":9040,"size_bytes":24,"home":700}]}]"#;
+        let text = GOOD.replace("EVENTS", "").replace(r#""requested_bytes":64,"state":"live"}]}]"#, pieces);
+        let r = record("x", text.as_bytes(), false).unwrap();
+        let told: Vec<_> = r.ranges.iter().map(|r| (r.kind, r.address, r.bytes, r.home)).collect();
+        let want = [
+            (Kind::Memory, 4096, 300, 0),
+            (Kind::Memory, 500, 40, 0),
+            (Kind::Shown, 9000, 40, 500),
+            (Kind::Memory, 700, 24, 0),
+            (Kind::Shown, 9040, 24, 700),
+        ];
+        assert_eq!(told, want);
+        assert_eq!(r.blocks[2].address, 9000);
+    }
+
+    #[test]
+    fn an_event_tells_its_thread_pool_tag_and_size() {
+        let events = [
+            r#"{"action":"alloc","time_us":2,"address":4096,"size_bytes":100,"requested_bytes":90,"stream":7,"pool":4,
+              "thread":31,"tag":"w"}"#,
+            r#"{"action":"record_stream","time_us":3,"address":4096,"size_bytes":0,"stream":8,"thread":32}"#,
+            r#"{"action":"annotate","time_us":3,"text":"epoch 2","size_bytes":0,"stream":0,"thread":31}"#,
+            r#"{"action":"alloc","time_us":4,"address":7000,"size_bytes":8,"stream":7,"pool":9,"thread":31}"#,
+        ];
+        let r = record("x", GOOD.replace("EVENTS", &events.join(",")).as_bytes(), false).unwrap();
+        let b = &r.blocks[0];
+        let name = |t: &super::super::record::Table<String>, n| t.get(n).unwrap().clone();
+        assert_eq!((b.bytes, b.requested, name(&r.tags, b.tag)), (100, 90, "w".to_owned()));
+        assert_eq!(
+            (name(&r.pools, b.pool), name(&r.threads, b.thread)),
+            ("kv \"cache\"".into(), "31".into())
+        );
+        assert_eq!(
+            (name(&r.tags, r.blocks[1].tag), name(&r.pools, r.blocks[1].pool)),
+            ("".into(), "pool 9".into())
+        );
+        let used = r.uses[0];
+        assert_eq!(
+            (used.block, name(&r.streams, used.stream), name(&r.threads, used.thread)),
+            (0, "0x8".into(), "32".into())
+        );
+        assert_eq!((r.marks[0].what, r.marks[0].text.as_str()), ("note", "epoch 2"));
     }
 
     #[test]

@@ -56,6 +56,59 @@ fn reasons_and_sources_are_told() {
     assert_eq!(cuda["no_devices_because"].is_null(), !cuda["devices"].as_array().unwrap().is_empty());
 }
 
+/// Every variable of docs/install.md that is set is told, those that the command itself does not act on too.
+#[test]
+fn every_variable_is_told() {
+    let folder = Folder::new("variables");
+    let page = include_str!("../../../docs/install.md");
+    let row = |line: &&str| line.starts_with("| `MILLPOND_");
+    let names = page.lines().filter(row).flat_map(|line| line.split('`').skip(1).step_by(2).take(4));
+    let mut names: Vec<String> =
+        names.filter(|n| n.starts_with("MILLPOND_") && !n.ends_with("...")).map(str::to_owned).collect();
+    names.sort();
+    names.dedup();
+    assert!(names.len() > 15, "{names:?}");
+    let value = |name: &str| match name {
+        "MILLPOND_HISTORY" | "MILLPOND_RECORD" => folder.0.join(name).to_str().unwrap().to_owned(),
+        "MILLPOND_HOST_CAPACITY" => "64M".to_owned(),
+        "MILLPOND_HISTORY_SIGNAL" => "USR2".to_owned(),
+        "MILLPOND_ALLOC_CONF" => "max_split_size_mb:64".to_owned(),
+        "MILLPOND_CUDA_HANDLE" => "2M".to_owned(),
+        "MILLPOND_CUDA_LIBRARY" | "MILLPOND_NVML_LIBRARY" => "/nowhere/lib.so".to_owned(),
+        "MILLPOND_TOOLS" => "none".to_owned(),
+        _ => "1".to_owned(),
+    };
+    let set: Vec<(String, String)> = names.iter().map(|n| (n.clone(), value(n))).collect();
+    let set: Vec<(&str, &str)> = set.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+    let o = run(&["info", "--json"], &set);
+    let all: Value = serde_json::from_str(&out(&o)).unwrap_or_else(|e| panic!("{e}: {}", err(&o)));
+    let told = all["environment"].as_object().unwrap();
+    for (name, value) in set {
+        assert_eq!(told.get(name).and_then(Value::as_str), Some(value), "{name}");
+    }
+    // And a signal does not begin anything here.
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 0);
+}
+
+/// What the processor's devices have not given out is no promise of the machine's.
+#[test]
+fn the_machines_memory_is_not_called_free() {
+    // More than any machine has.
+    let o = run(&["info"], &[("MILLPOND_HOST_CAPACITY", "100000G"), ("MILLPOND_HOST_DEVICES", "1")]);
+    assert!(o.status.success(), "{}", err(&o));
+    let text = out(&o);
+    let memory =
+        text.lines().find(|l| l.trim_start().starts_with("memory")).unwrap_or_else(|| panic!("{text}"));
+    assert!(memory.contains("97.66 TiB, 97.66 TiB not taken; the machine has "), "{memory}");
+    assert!(memory.ends_with(" to spare") && !memory.contains("free"), "{memory}");
+    // Where the machine has more than the device, what the device has not given out is free.
+    let o = run(&["info"], &[("MILLPOND_HOST_CAPACITY", "1M"), ("MILLPOND_HOST_DEVICES", "1")]);
+    let text = out(&o);
+    let memory =
+        text.lines().find(|l| l.trim_start().starts_with("memory")).unwrap_or_else(|| panic!("{text}"));
+    assert!(memory.ends_with("1.00 MiB, 1.00 MiB free"), "{memory}");
+}
+
 #[test]
 fn a_device_that_cannot_be_opened_is_an_error() {
     let o = run(&["info"], &[("MILLPOND_ALLOC_CONF", "backend:cudaMallocAsync")]);

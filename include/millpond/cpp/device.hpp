@@ -50,7 +50,7 @@ enum class CopyKind : std::uint32_t {
   kDeviceToDevice = MILLPOND_COPY_D2D,
 };
 
-/// The format of a snapshot; docs/seeing.md describes both.
+/// The format of a snapshot; docs/snapshots.md describes both.
 enum class SnapshotFormat : std::uint32_t {
   kJson = MILLPOND_SNAPSHOT_JSON,
   kTorchPickle = MILLPOND_SNAPSHOT_TORCH_PICKLE,
@@ -174,6 +174,22 @@ class Device {
   std::vector<millpond_block_record> blocks(std::uint32_t states = MILLPOND_BLOCK_LIVE) const {
     return detail::list_blocks(raw_, nullptr, states);
   }
+  /// Calls `function(const millpond_block_record&)` for each of them, until it returns false. What
+  /// it throws comes out of here. It may call Millpond.
+  template <typename Function>
+  C_Status each_block(std::uint32_t states, const Function& function) const {
+    return detail::each_block(raw_, nullptr, states, function);
+  }
+  /// All reserved memory, where it is used, sorted by address, all as of one moment; see
+  /// millpond_device_walk_segments.
+  std::vector<millpond_segment_record> segments() const {
+    return detail::list_segments(raw_, nullptr);
+  }
+  /// Calls `function(const millpond_segment_record&)` for each of them, as each_block() does.
+  template <typename Function>
+  C_Status each_segment(const Function& function) const {
+    return detail::each_segment(raw_, nullptr, function);
+  }
   /// Writes all memory of the device as it is at one moment, every block and the account, to the
   /// file `path`, which has its name only when it is whole; see millpond_device_write_snapshot.
   /// Throws MILLPOND_E_SYSTEM where the file cannot be written.
@@ -296,16 +312,9 @@ class Device {
   /// The statistics of the device, its pools, its tags and its pinned memory as text, in a
   /// MILLPOND_STATS_* format: JSON, or what Prometheus reads.
   std::string stats_text(std::uint32_t format = MILLPOND_STATS_JSON) const {
-    std::string out;
-    std::size_t needed = 0;
-    C_Status status = check(millpond_device_write_stats(raw_, format, nullptr, 0, &needed));
-    // It may have grown meanwhile.
-    while (status == C_SUCCESS && needed > out.size()) {
-      out.resize(needed);
-      status = check(millpond_device_write_stats(raw_, format, &out[0], out.size(), &needed));
-    }
-    out.resize(status == C_SUCCESS ? needed - 1 : 0);
-    return out;
+    return detail::written([&](char* buffer, std::size_t capacity, std::size_t* needed) {
+      return millpond_device_write_stats(raw_, format, buffer, capacity, needed);
+    });
   }
   /// How long calls of one kind (MILLPOND_LATENCY_*) took while `latency_histograms` was on.
   millpond_latency latency(std::uint32_t what) const {

@@ -243,6 +243,19 @@ class PoolView {
     if (check(millpond_pool_get_device(raw_, &device)) != C_SUCCESS) return {};
     return detail::list_blocks(device, raw_, states);
   }
+  /// The same, one by one, as Device::each_block() does it.
+  template <typename Function>
+  C_Status each_block(std::uint32_t states, const Function& function) const {
+    millpond_device* device = nullptr;
+    const C_Status status = check(millpond_pool_get_device(raw_, &device));
+    return status != C_SUCCESS ? status : detail::each_block(device, raw_, states, function);
+  }
+  /// The memory that the pool has reserved, as Device::segments() reports it.
+  std::vector<millpond_segment_record> segments() const {
+    millpond_device* device = nullptr;
+    if (check(millpond_pool_get_device(raw_, &device)) != C_SUCCESS) return {};
+    return detail::list_segments(device, raw_);
+  }
   /// The pool's counters, in bytes.
   millpond_stats stats() const {
     millpond_stats out{};

@@ -29,7 +29,7 @@ pub use std::{
 
 /// Locks of the system in every configuration: for code that no model runs, and for statics.
 pub(crate) mod system {
-    pub(crate) use super::mutex::system::{Condvar, Mutex, MutexGuard, lock};
+    pub(crate) use super::mutex::system::{Condvar, Mutex, MutexGuard, lock, try_lock};
     pub(crate) use super::rwlock::{ReadGuard, RwLock};
 }
 

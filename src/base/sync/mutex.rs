@@ -108,4 +108,15 @@ pub(super) mod modelled {
 pub(super) mod system {
     use super::*;
     mutexes!(std::sync, const);
+
+    /// Locks the mutex if nobody holds it.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn try_lock<T, L: Level>(m: &Mutex<T, L>) -> Option<MutexGuard<'_, T, L>> {
+        let value = match m.0.try_lock() {
+            Ok(value) => value,
+            Err(std::sync::TryLockError::Poisoned(e)) => e.into_inner(),
+            Err(std::sync::TryLockError::WouldBlock) => return None,
+        };
+        Some(MutexGuard { value, held: HeldLock::new::<L>(0), _level: PhantomData })
+    }
 }

@@ -7,6 +7,8 @@
 
 use super::super::desc::{Id, TAGGED, kind};
 use super::super::heap::LockedHeap;
+use super::super::shape::Class;
+use super::super::state::tags::Tagged;
 use super::Blocks;
 
 impl Blocks<'_> {
@@ -15,7 +17,18 @@ impl Blocks<'_> {
     pub(crate) fn tag<G>(self, _: &LockedHeap<'_, G>, id: Id, tag: u16) {
         let d = self.maps.desc(id);
         if d.state() & TAGGED == 0 && self.maps.set_tag(id, tag) && d.flag_live(TAGGED) {
-            self.tags.lock().count_in(tag, self.maps.charge(id), d.requested());
+            self.tags.lock().count_in(self.tagged(id));
+        }
+    }
+
+    /// The block for the sums of its tag.
+    fn tagged(self, id: Id) -> Tagged {
+        let d = self.maps.desc(id);
+        Tagged {
+            tag: self.maps.tag(id),
+            class: Class::of(d.tier_bits()),
+            charged: self.maps.charge(id),
+            requested: d.requested(),
         }
     }
 
@@ -45,8 +58,8 @@ impl Blocks<'_> {
         if was & TAGGED == 0 {
             return;
         }
+        self.tags.lock().count_out(self.tagged(id), waits);
         let d = self.maps.desc(id);
-        self.tags.lock().count_out(self.maps.tag(id), self.maps.charge(id), d.requested(), waits);
         if waits {
             d.set_state(d.state() | TAGGED);
         }
@@ -56,7 +69,7 @@ impl Blocks<'_> {
     pub(crate) fn untag_waiting<G>(self, _: &LockedHeap<'_, G>, id: Id) {
         let d = self.maps.desc(id);
         if d.state() & (TAGGED | kind::MASK) == TAGGED | kind::WAITING {
-            self.tags.lock().count_back(self.maps.tag(id), self.maps.charge(id));
+            self.tags.lock().count_back(self.tagged(id));
         }
     }
 
@@ -65,16 +78,18 @@ impl Blocks<'_> {
         if was & TAGGED == 0 {
             return;
         }
-        let (tag, charged) = (self.maps.tag(id), self.maps.charge(id));
+        let block = self.tagged(id);
         let mut tags = self.tags.lock();
-        tags.count_back(tag, charged);
-        tags.count_in(tag, charged, self.maps.desc(id).requested());
+        tags.count_back(block);
+        tags.count_in(block);
     }
 
     /// Counts a live block with a tag whose size has changed: `before` is what it was charged and asked for.
     pub(crate) fn resize_tagged<G>(self, _: &LockedHeap<'_, G>, id: Id, before: (u64, u64), now: (u64, u64)) {
-        let (tag, mut tags) = (self.maps.tag(id), self.tags.lock());
-        tags.count_out(tag, before.0, before.1, false);
-        tags.count_in(tag, now.0, now.1);
+        let block = self.tagged(id);
+        let with = |(charged, requested)| Tagged { charged, requested, ..block };
+        let mut tags = self.tags.lock();
+        tags.count_out(with(before), false);
+        tags.count_in(with(now));
     }
 }

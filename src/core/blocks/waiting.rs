@@ -105,7 +105,7 @@ impl<'a> WaitingBlocks<'a> {
         // The device refused to take it: it is the caller's again.
         let mut h = ground.lock(heap);
         h.waiting.finish(ticket);
-        h.counters.count_back(class, charged);
+        h.counters.count_back(class, charged, bytes);
         h.counters.count_in(class, charged, bytes);
         if !uses.is_empty() {
             h.uses.insert(id, uses);
@@ -119,9 +119,10 @@ impl<'a> WaitingBlocks<'a> {
     /// Makes a block reusable that waits for nothing any more. Returns how many bytes it is charged.
     fn make_reusable(self, h: &mut LockedHeap<'_>, w: &Waiting) -> u64 {
         let maps = &self.ground.maps;
-        let (class, charged) = (Class::of(maps.desc(w.id).tier_bits()), maps.charge(w.id));
+        let (d, charged) = (maps.desc(w.id), maps.charge(w.id));
+        let (class, requested) = (Class::of(d.tier_bits()), d.requested());
         self.blocks.report_completed(h.heap, w.id);
-        h.counters.count_back(class, charged);
+        h.counters.count_back(class, charged, requested);
         self.blocks.untag_waiting(h, w.id);
         self.blocks.reuse(h, w.id);
         charged
@@ -133,7 +134,8 @@ impl<'a> WaitingBlocks<'a> {
         let ground = self.ground;
         ground.check_reentry()?;
         let d = ground.maps.desc(w.id);
-        let (charged, part) = (ground.maps.charge(w.id), Extent::new(d.off(), d.units()));
+        let (charged, requested) = (ground.maps.charge(w.id), d.requested());
+        let part = Extent::new(d.off(), d.units());
         let (segment, transit) = {
             let mut g = ground.growing();
             if ground.is_pinned(heap) {
@@ -158,7 +160,7 @@ impl<'a> WaitingBlocks<'a> {
                 self.blocks.untag_waiting(&h, w.id);
                 let gone = h.take_direct(w.id);
                 h.put_id(gone.id);
-                h.counters.count_back(Class::Large, charged);
+                h.counters.count_back(Class::Large, charged, requested);
                 drop(h);
                 g.forget_segment(segment, heap.pool());
                 gained(charged);

@@ -33,7 +33,8 @@ pub(crate) fn close(ground: &Ground) -> Result<()> {
 /// locked.
 pub(crate) fn discard(ground: &Ground) {
     let _g = ground.growing();
-    let mut locked = ground.lock_all();
+    let mut locked = Vec::new();
+    ground.lock_all(&mut locked);
     for h in &mut locked {
         h.become_empty(ground.config.source());
     }

@@ -3,36 +3,26 @@
 //! Nearly everything comes from counters, so that it costs some microseconds for each heap and nothing for each live
 //! block. Only waiting blocks ([`MOST_WAITS`] at most) and free blocks ([`MOST_FREE`] of a heap at most) are visited
 //! one by one. The device is not called. All heaps are locked meanwhile, so that all parts belong to one moment and sum
-//! up.
+//! up. Nothing is taken from the host's heap: it may have no memory left either.
 
+use super::super::account::recycled;
 use super::super::blocks::Blocks;
 use super::super::ground::{Ground, Growing};
 use super::super::heap::LockedHeap;
 use super::super::heap::counters::ALL;
-use super::super::report::{OomHolder, OomMissing, OomReason, OomReport, OomWait, WaitsFor};
+use super::super::report::{
+    Numbers, OomHolder, OomMissing, OomReason, OomReport, WaitSums, note_holder, note_tag, note_wait,
+};
 use super::super::shape::Tier;
+use super::super::state::explaining::{Explaining, Share};
 use super::super::supply::Trials;
 use super::super::types::{NO_POOL, PoolId, RETIRED, UNORDERED};
 use super::super::units::{GRANULE, LARGE_SHIFT, granule_bytes};
-use crate::base::error::Error;
-use std::collections::{BTreeMap, BTreeSet};
 
 /// The most waiting blocks whose waits are read.
 const MOST_WAITS: usize = 4096;
 /// The most free blocks of a heap that are searched for the largest range.
 const MOST_FREE: usize = 65_536;
-
-/// The part of the report that comes from one heap. Sizes are bytes.
-struct Share {
-    pool: u32,
-    stream: u64,
-    live: u64,
-    blocks: u64,
-    waiting: u64,
-    free: u64,
-    largest: u64,
-    sleeps: bool,
-}
 
 /// The explanation of a failure of a pond.
 #[derive(Clone, Copy)]
@@ -45,12 +35,12 @@ impl<'a> Explain<'a> {
         Explain { ground }
     }
 
-    /// The report of a request to the pool `named` that failed with `e`.
+    /// The report of a request to the pool `named` that has just failed on this thread.
     #[cold]
-    pub(crate) fn request(self, named: PoolId, stream: Option<u64>, bytes: u64, e: &Error) -> OomReport {
+    pub(crate) fn request(self, named: PoolId, stream: Option<u64>, bytes: u64) -> OomReport {
         let ground = self.ground;
         let pool = stream.and_then(|s| ground.order.route(s)).unwrap_or(named);
-        let trials = e.detail::<Trials>();
+        let trials = Trials::last(bytes);
         let charged = Blocks::of(ground).charged(bytes, ground.config.max_alloc).unwrap_or(bytes);
         let mut r = OomReport {
             pool,
@@ -61,40 +51,40 @@ impl<'a> Explain<'a> {
             device_limit: ground.limit(),
             device_most: ground.config.max_alloc,
             maps: ground.config.mapping,
+            max_split: ground.tuned.max_split(),
+            no_scatter: ground.config.mapping && ground.tuned.in_one_piece(),
+            contiguous: ground.is_contiguous(pool.0),
             pooled: true,
             captured: stream.is_some_and(|s| ground.order.is_captured(s)),
             ..OomReport::default()
         };
         if let Some(t) = &trials {
             r.tried = t.tried();
-            r.device_said = t.said();
+            r.device_said = t.device_said;
         }
-        let ids = ground.order.ids_by_serial();
-        let heaps = {
+        let waits = {
             let g = ground.growing();
-            let mut locked = ground.lock_all();
+            let Explaining { locked, mut shares } = std::mem::take(&mut *ground.explaining());
+            let mut locked = recycled(locked);
+            ground.lock_all(&mut locked);
             locked.iter_mut().for_each(|h| Blocks::of(ground).drain(h));
-            self.note_waits(&mut r, &locked, &ids);
-            let heaps = self.shares(&mut r, &g, &locked);
-            self.note_sums(&mut r, &g, &heaps);
-            heaps
+            let waits = self.note_waits(&mut r, &locked);
+            self.shares(&mut r, &g, &locked, &mut shares);
+            locked.clear();
+            self.note_sums(&mut r, &g, &shares);
+            note_holders(&mut r, &mut shares);
+            shares.clear();
+            *ground.explaining() = Explaining { locked: recycled(locked), shares };
+            waits
         };
-        note_holders(&mut r, &heaps);
-        r.tags = OomReport::tagged(ground.tags().lock().all());
+        r.waits = waits.top(|serial| ground.order.id_of_serial(serial));
+        ground.tags().lock().each(|tag, s| note_tag(&mut r.tags, tag, s));
         r.reason = self.reason_of(&r, trials.is_some_and(|t| !t.books));
         r
     }
 
-    /// Reads each heap.
-    fn shares(self, r: &mut OomReport, g: &Growing<'_>, locked: &[LockedHeap<'_>]) -> Vec<Share> {
-        // A segment may end inside its last granule: the heap that owns this granule has that much less.
-        let mut beyond: BTreeMap<u32, i64> = BTreeMap::new();
-        for s in g.segments.iter() {
-            let touched = s.part.touched();
-            let more = granule_bytes(touched.count) as i64 - s.bytes as i64;
-            *beyond.entry(self.ground.maps.granule(touched.end() - 1).heap()).or_default() += more;
-        }
-        let mut shares = Vec::with_capacity(locked.len());
+    /// Reads each heap, in the order of their numbers.
+    fn shares(self, r: &mut OomReport, g: &Growing<'_>, locked: &[LockedHeap<'_>], shares: &mut Vec<Share>) {
         for h in locked {
             let pool = h.heap.pool();
             if pool == NO_POOL {
@@ -102,27 +92,41 @@ impl<'a> Explain<'a> {
             }
             let [live, _, blocks] = h.counters.current()[ALL].map(|n| n.max(0) as u64);
             let sleeps = self.ground.sleeps(PoolId(pool));
-            let more = beyond.get(&h.heap.index).copied().unwrap_or(0);
-            let owned = (granule_bytes(1) as i64 * h.granules as i64 - more).max(0) as u64;
             let waiting = h.counters.waiting()[ALL][0].max(0) as u64;
             let room = h.free_room(MOST_FREE);
             if !room.complete {
                 r.missing |= OomMissing::LARGEST;
             }
             // What lies apart helps where it can be put together.
-            let whole = if self.ground.config.mapping && !h.contiguous { room.granules * GRANULE } else { 0 };
+            let whole = if self.ground.config.mapping { room.granules * GRANULE } else { 0 };
+            let together = if h.contiguous || r.no_scatter { 0 } else { whole };
+            let stays = pool != r.pool.0 && (r.contiguous || self.ground.is_pinned(h.heap));
             shares.push(Share {
+                heap: h.heap.index,
                 pool,
                 stream: h.heap.stream(),
                 live,
                 blocks,
                 waiting,
-                free: if sleeps { 0 } else { owned.saturating_sub(live + waiting) },
-                largest: if sleeps { 0 } else { whole.max(u64::from(room.largest) << LARGE_SHIFT) },
+                free: granule_bytes(1) * h.granules, // with what is in blocks, as yet
+                largest: if sleeps { 0 } else { together.max(u64::from(room.largest) << LARGE_SHIFT) },
+                whole: if sleeps || stays { 0 } else { whole },
                 sleeps,
+                beyond: 0,
             });
         }
-        shares
+        // A segment may end inside its last granule: the heap that owns this granule has that much less.
+        for s in g.segments.iter() {
+            let touched = s.part.touched();
+            let owner = self.ground.maps.granule(touched.end() - 1).heap();
+            if let Ok(n) = shares.binary_search_by_key(&owner, |s| s.heap) {
+                shares[n].beyond += granule_bytes(touched.count) as i64 - s.bytes as i64;
+            }
+        }
+        for s in shares {
+            let owned = (s.free as i64 - s.beyond).max(0) as u64;
+            s.free = if s.sleeps { 0 } else { owned.saturating_sub(s.live + s.waiting) };
+        }
     }
 
     fn note_sums(self, r: &mut OomReport, g: &Growing<'_>, heaps: &[Share]) {
@@ -151,41 +155,33 @@ impl<'a> Explain<'a> {
             };
             *free += h.free;
             *largest = h.largest.max(*largest);
+            r.whole_granules += h.whole;
         }
         r.moving = r.reserved.saturating_sub(known);
     }
 
-    /// Notes what the waiting blocks wait for. The heaps are locked.
-    fn note_waits(self, r: &mut OomReport, locked: &[LockedHeap<'_>], ids: &BTreeMap<u64, u64>) {
+    /// What the waiting blocks wait for, streams by their serials. The heaps are locked.
+    fn note_waits(self, r: &mut OomReport, locked: &[LockedHeap<'_>]) -> WaitSums {
         let mut left = MOST_WAITS;
-        let mut by: BTreeMap<WaitsFor, (u64, u64)> = BTreeMap::new();
-        let mut streams = BTreeSet::new();
+        let (mut sums, mut streams) = (WaitSums::default(), Numbers::default());
         for h in locked {
             let all = h.waiting.all();
-            if all.len() > left {
-                r.missing |= OomMissing::WAITS;
-            }
+            sums.more |= all.len() > left;
             for w in &all[..all.len().min(left)] {
                 let charged = self.ground.maps.charge(w.id);
                 let exported = w.exports.iter().any(|f| !f.is_passed());
                 if exported {
                     r.exported += charged;
                 }
-                streams.extend(w.waits.stream_serials());
-                let on = match w.waits.stream_serials().next() {
-                    _ if exported => WaitsFor::Exported,
-                    None => WaitsFor::Nothing,
-                    Some(0) => WaitsFor::AllStreams,
-                    Some(serial) => ids.get(&serial).map_or(WaitsFor::Ended, |&s| WaitsFor::Stream(s)),
-                };
-                let (bytes, blocks) = by.entry(on).or_default();
-                *bytes += charged;
-                *blocks += 1;
+                note_wait(&mut sums, &mut streams, w.waits.stream_serials(), exported, charged);
             }
             left -= all.len().min(left);
         }
-        r.waiting_streams = streams.len() as u32;
-        r.waits = OomWait::top(by);
+        if sums.more {
+            r.missing |= OomMissing::WAITS;
+        }
+        r.waiting_streams = streams.count() as u32;
+        sums
     }
 
     /// Why the request failed. `searched`: every step was tried.
@@ -203,23 +199,27 @@ impl<'a> Explain<'a> {
 }
 
 /// The pools and streams that hold the most.
-fn note_holders(r: &mut OomReport, heaps: &[Share]) {
-    let mut pools: BTreeMap<u32, OomHolder> = BTreeMap::new();
-    let mut streams: BTreeMap<Option<u64>, OomHolder> = BTreeMap::new();
-    for h in heaps {
-        let stream = Some(h.stream).filter(|&s| s != UNORDERED && s != RETIRED);
-        let of_stream = streams.entry(stream).or_insert(OomHolder { stream, ..OomHolder::default() });
-        let pool = Some(PoolId(h.pool));
-        let of_pool = pools.entry(h.pool).or_insert(OomHolder { pool, ..OomHolder::default() });
-        for holder in [of_stream, of_pool] {
+fn note_holders(r: &mut OomReport, heaps: &mut [Share]) {
+    let sum = |heaps: &[Share], of: OomHolder| {
+        heaps.iter().fold(of, |mut sum, h| {
             if !h.sleeps {
-                holder.live += h.live;
-                holder.blocks += h.blocks;
+                sum.live += h.live;
+                sum.blocks += h.blocks;
             }
-            holder.waiting += h.waiting;
-            holder.free += h.free;
-        }
+            sum.waiting += h.waiting;
+            sum.free += h.free;
+            sum
+        })
+    };
+    heaps.sort_unstable_by_key(|h| h.pool);
+    for of_pool in heaps.chunk_by(|a, b| a.pool == b.pool) {
+        let pool = of_pool.first().map(|h| PoolId(h.pool));
+        note_holder(&mut r.pools, sum(of_pool, OomHolder { pool, ..OomHolder::default() }));
     }
-    r.pools = OomReport::top(pools.into_values());
-    r.streams = OomReport::top(streams.into_values());
+    let stream = |h: &Share| Some(h.stream).filter(|&s| s != UNORDERED && s != RETIRED);
+    heaps.sort_unstable_by_key(stream);
+    for of_stream in heaps.chunk_by(|a, b| stream(a) == stream(b)) {
+        let stream = of_stream.first().and_then(stream);
+        note_holder(&mut r.streams, sum(of_stream, OomHolder { stream, ..OomHolder::default() }));
+    }
 }

@@ -17,6 +17,7 @@ mod restore;
 mod sleep;
 mod sleeping_memory;
 mod snapshot;
+pub(crate) mod spaces;
 mod statistics;
 mod streams;
 mod tags;

@@ -5,9 +5,10 @@ use super::super::blocks::{Blocks, WaitingBlocks};
 use super::super::desc::Id;
 use super::super::ground::Ground;
 use super::super::heap::counters::Grid;
-use super::super::layout::{Layout, Owner, Place, Placed};
+use super::super::layout::{Layout, Owner, Place, Placed, ScatteredPiece};
 use super::super::shape::{Tier, shift_of};
 use super::super::types::{BlockState, PoolId};
+use super::super::units::LARGE_SHIFT;
 use super::walk::{Piece, SPARE_ENTRIES, owner, reported_as};
 use crate::base::error::{Code, Error, Result};
 
@@ -30,9 +31,12 @@ impl<'a> Snapshot<'a> {
         let none = || Error::new(Code::OutOfMemory, "no host memory for the list of blocks");
         WaitingBlocks::of(ground).poll_all();
         let (mut blocks, mut full) = (Vec::<Placed>::new(), false);
+        let mut shown = Vec::<ScatteredPiece>::new();
         // Reserved beforehand, so that the list hardly ever grows while everybody waits.
         let expected = 2 * accounts.live_blocks() as usize + SPARE_ENTRIES;
         blocks.try_reserve(expected).map_err(|_| none())?;
+        let pieces = ground.aliases().piece_count() as usize;
+        shown.try_reserve(pieces + pieces / 8 + SPARE_ENTRIES).map_err(|_| none())?;
         let growth = ground.growing();
         let mut ledger = ground.ledger();
         let collected = accounts.with_everything(&mut ledger, |ledger| {
@@ -42,14 +46,28 @@ impl<'a> Snapshot<'a> {
                 owners.push(owner(ground, h));
             }
             let pieces = growth.pieces_taken(locate)?;
+            let window = pieces.first().map_or(0, |p| p.at); // where a device maps, all offsets are in one
             growth.each_block(
                 |_| true,
-                |id, heap, _| {
+                |id, heap, parts| {
                     full = full
-                        || blocks.len() == blocks.capacity() && blocks.try_reserve(blocks.len()).is_err();
+                        || blocks.len() == blocks.capacity() && blocks.try_reserve(blocks.len()).is_err()
+                        || shown.len() + parts.len() > shown.capacity()
+                            && shown.try_reserve(shown.len() + parts.len()).is_err();
                     let sleeps = owners.get(heap as usize).is_some_and(|o| o.sleeps);
                     if !full && let Some(b) = self.placed(id, heap, sleeps, &pieces) {
                         blocks.push(b);
+                        let mut at = b.address;
+                        for part in parts {
+                            let home = window + (u64::from(part.off) << LARGE_SHIFT);
+                            shown.push(ScatteredPiece {
+                                block: b.address,
+                                address: at,
+                                bytes: part.bytes(),
+                                home,
+                            });
+                            at += part.bytes();
+                        }
                     }
                 },
             );
@@ -72,7 +90,7 @@ impl<'a> Snapshot<'a> {
         if full {
             return Err(none());
         }
-        Ok(Layout::new(blocks, owners, device, pools))
+        Ok(Layout::new(blocks, owners, device, pools).with_pieces(shown))
     }
 
     /// The entry of a block, if it is reported; see `record`.

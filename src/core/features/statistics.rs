@@ -2,14 +2,16 @@
 
 use super::super::account::Accounts;
 use super::super::blocks::{Blocks, WaitingBlocks};
-use super::super::ground::{Ground, Growing};
+use super::super::ground::Ground;
 use super::super::heap::Space;
 use super::super::heap::counters::{ALL, Grid, LARGE, SMALL};
 use super::super::ledger::{Account, Line};
-use super::super::state::growth::ties::Piece;
-use super::super::types::{Counter, Flow, LiveAndFreed, MemoryStats, NO_POOL, PoolId, Split};
-use super::super::units::{Extent, GRANULE};
+use super::super::types::{Counter, Flow, LiveAndFreed, MemoryStats, NO_POOL, PoolId, Split, StreamStats};
+use super::super::units::{GRANULE, GranuleRun};
+use super::spaces::heap_spaces;
+use super::walk::owner;
 use crate::base::error::Result;
+use std::collections::BTreeMap;
 
 /// Free memory, by who can have it.
 #[derive(Default)]
@@ -20,6 +22,8 @@ struct Spaces {
     usable: Space,
     /// What it can have of other pools.
     others: Space,
+    /// What of both could go back to the device.
+    idle: Vec<GranuleRun>,
 }
 
 /// A quantity by class, where the second class is the rest.
@@ -112,14 +116,59 @@ impl<'a> StatisticsCalls<'a> {
             ..MemoryStats::default()
         };
         set_lines(&mut m, &account, &gone);
-        self.set_space(&mut m, &g, pool, device_free);
+        drop(g);
+        self.set_space(&mut m, pool, device_free)?;
         Ok(m)
     }
 
+    /// What each stream has of the device, or of one of its pools, by stream. What is live and what waits is of one moment;
+    /// how much is free is read before.
+    pub fn streams(self, pool: Option<PoolId>) -> Result<Vec<StreamStats>> {
+        let ground = self.ground;
+        WaitingBlocks::of(ground).poll_all();
+        pool.map(|p| ground.live_pool(p)).transpose()?;
+        let wanted = |of: u32| pool.is_none_or(|p| p.0 == of);
+        let mut all: BTreeMap<Option<u64>, StreamStats> = BTreeMap::new();
+        for h in heap_spaces(ground, false)?.into_iter().filter(|h| wanted(h.pool)) {
+            let Some(heap) = ground.heap(h.heap) else { continue };
+            let s = all.entry(owner(ground, heap).stream).or_default();
+            s.free_blocks += h.space.small_pieces + h.space.pieces;
+            s.free_bytes += h.space.free();
+        }
+        let mut counted = Vec::with_capacity(ground.heap_count() as usize + 8);
+        {
+            // No heap goes to another pool while the ledger is locked.
+            let _ledger = ground.ledger();
+            let mut locked = Vec::with_capacity(counted.capacity());
+            ground.lock_all(&mut locked);
+            for h in locked.iter_mut().filter(|h| wanted(h.heap.pool())) {
+                Blocks::of(ground).drain(h);
+                let (now, waiting) = (h.counters.current()[ALL], h.counters.waiting()[ALL]);
+                counted.push((h.heap, now, waiting, h.counters.totals()[ALL]));
+            }
+        }
+        for (heap, now, waiting, total) in counted.into_iter().filter(|c| c.3[2] > 0) {
+            let s = all.entry(owner(ground, heap).stream).or_default();
+            s.blocks += now[2] as u64;
+            s.requested_bytes += now[1] as u64;
+            s.allocated_bytes += now[0] as u64;
+            s.waiting_blocks += waiting[2] as u64;
+            s.waiting_bytes += waiting[0] as u64;
+            s.total_blocks = s.total_blocks.saturating_add(u64::try_from(total[2]).unwrap_or(u64::MAX));
+            s.total_bytes = s.total_bytes.saturating_add(u64::try_from(total[0]).unwrap_or(u64::MAX));
+        }
+        let named = |(&stream, s): (&Option<u64>, &StreamStats)| StreamStats { stream, ..*s };
+        Ok(all.iter().map(named).filter(|s| s.total_blocks > 0 || s.free_bytes > 0).collect())
+    }
+
     /// Reports how the free memory lies, and how much a request could have.
-    fn set_space(self, m: &mut MemoryStats, g: &Growing<'_>, pool: Option<PoolId>, device_free: u64) {
-        let s = self.spaces(g, pool);
-        let own = s.own;
+    fn set_space(self, m: &mut MemoryStats, pool: Option<PoolId>, device_free: u64) -> Result<()> {
+        let ground = self.ground;
+        // A block that may not be scattered needs its granules side by side.
+        let contiguous = ground.config.mapping && pool.is_some_and(|p| ground.is_contiguous(p.0));
+        let one_piece = ground.config.mapping && (contiguous || ground.tuned.in_one_piece());
+        let s = self.spaces(pool, one_piece)?;
+        let (g, own) = (&ground.growing(), s.own);
         m.inactive_split = now(own.small_pieces + own.large_pieces, own.large_pieces, own.small_pieces);
         m.inactive_split_bytes = now(own.small + own.large, own.large, own.small);
         m.free_bytes = own.free();
@@ -128,7 +177,17 @@ impl<'a> StatisticsCalls<'a> {
         // What the pool may still have, from anyone, and what the device may still give.
         let most = g.pool_room(number);
         let room = g.allowed(number).bytes;
-        let (cached, all) = if self.ground.config.mapping {
+        let (cached, all) = if one_piece {
+            // What others have lies in other allocations than those of a contiguous pool.
+            let theirs = if contiguous { 0 } else { s.others.run.min(most / GRANULE) * GRANULE };
+            let cached = s.usable.longest.max(theirs);
+            // Unused granules go back to the device, to be taken again side by side: its own ones to respect the limit of
+            // the pool, any to have the room.
+            let room = g.device_room().min(device_free) / GRANULE + s.usable.granules + s.others.granules;
+            let own = (most / GRANULE).saturating_add(s.usable.granules);
+            let row = g.longest_room_with(s.idle.into_iter()).saturating_sub(contiguous.into());
+            (cached, cached.max(room.min(own).min(row) * GRANULE))
+        } else if ground.config.mapping {
             let whole = |more: u64| (s.usable.granules + more) * GRANULE;
             let (most, room) = (most / GRANULE, room.min(device_free) / GRANULE);
             let others = s.others.granules;
@@ -141,11 +200,12 @@ impl<'a> StatisticsCalls<'a> {
             let cached = s.usable.longest.max(run);
             // Idle segments go back for one that is large enough.
             let idle = s.usable.whole + s.others.whole;
-            let room = room.min(device_free).saturating_add(idle).min(self.ground.config.max_alloc);
+            let room = room.min(device_free).saturating_add(idle).min(ground.config.max_alloc);
             (cached, cached.max(room))
         };
         m.largest_cached_bytes = self.largest_request(cached);
         m.largest_free_bytes = self.largest_request(all);
+        Ok(())
     }
 
     /// The largest request that is charged no more than `bytes`.
@@ -154,47 +214,22 @@ impl<'a> StatisticsCalls<'a> {
         (bytes / config.min_chunk * config.min_chunk).saturating_sub(config.padding)
     }
 
-    /// Visits the heaps one by one.
-    fn spaces(self, g: &Growing<'_>, pool: Option<PoolId>) -> Spaces {
-        let ground = self.ground;
+    /// The free memory of all heaps; with `idle` the granules that could go back are listed.
+    fn spaces(self, pool: Option<PoolId>, idle: bool) -> Result<Spaces> {
         let mut all = Spaces::default();
-        // Whole granules of a free piece, but those of ties that are partly used.
-        let whole_in = |piece: Extent| {
-            let cut = piece.whole().map_or(Vec::new(), |run| g.ties.cut(run));
-            let whole = cut.into_iter().filter(Piece::is_whole);
-            whole.map(|piece| u64::from(piece.run.count)).sum::<u64>()
-        };
-        for heap in ground.all_heaps() {
-            let of = heap.pool();
-            if of == NO_POOL || ground.sleeps(PoolId(of)) {
-                continue;
-            }
-            let pinned = ground.is_pinned(heap);
-            let goes = |piece: Extent| match () {
-                () if pinned => 0,
-                () if ground.config.mapping => whole_in(piece) * GRANULE,
-                () if g.segments.of(piece.touched().first).is_some_and(|s| s.part == piece) => piece.bytes(),
-                () => 0,
-            };
-            let mut h = ground.look(heap);
-            Blocks::of(ground).drain(&mut h);
-            let mut space = h.space(goes, whole_in);
-            if pinned {
-                // An empty chunk that is kept cannot go either.
-                space.small += std::mem::take(&mut space.whole);
-            }
-            drop(h);
-            let mine = pool.is_none_or(|p| p.0 == of);
+        for h in heap_spaces(self.ground, idle)? {
+            all.idle.extend(h.idle);
+            let mine = pool.is_none_or(|p| p.0 == h.pool);
             if mine {
-                all.own.add(&space);
+                all.own.add(&h.space);
             }
-            if mine && (pool.is_some() || !pinned) {
-                all.usable.add(&space);
-            } else if !mine && !pinned {
-                all.others.add(&space);
+            if mine && (pool.is_some() || !h.pinned) {
+                all.usable.add(&h.space);
+            } else if !mine && !h.pinned {
+                all.others.add(&h.space);
             }
         }
-        all
+        Ok(all)
     }
 }
 
@@ -210,5 +245,5 @@ fn set_lines(m: &mut MemoryStats, account: &Account, gone: &Grid<u128>) {
     m.active = split(|l| l.active_blocks);
     m.allocated_bytes = split(|l| l.allocated);
     m.active_bytes = split(|l| l.active);
-    m.requested_bytes = split(|l| l.requested);
+    m.requested_bytes = split(|l| l.active_requested);
 }

@@ -106,7 +106,8 @@ impl<'a> Walk<'a> {
         {
             let g = ground.growing();
             pool.map(|p| ground.live_pool(p)).transpose()?;
-            let mut locked = ground.lock_all();
+            let mut locked = Vec::new();
+            ground.lock_all(&mut locked);
             locked.iter_mut().for_each(|h| Blocks::of(ground).drain(h));
             for h in &locked {
                 heaps.resize_with(h.heap.index as usize, || None);

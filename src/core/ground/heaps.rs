@@ -85,15 +85,14 @@ impl Ground {
         heap.enter(self.shared())
     }
 
-    /// Takes the locks of all heaps, in the order of their numbers.
-    pub(crate) fn lock_all(&self) -> Vec<LockedHeap<'_>> {
-        let mut all: Vec<LockedHeap<'_>> = Vec::new();
+    /// Takes the locks of all heaps, in the order of their numbers, into an empty list.
+    pub(crate) fn lock_all<'a>(&'a self, all: &mut Vec<LockedHeap<'a>>) {
         loop {
             let count = self.heap_count();
             all.extend((0..count).filter_map(|i| self.heap(i)).map(|x| self.look(x)));
             // A heap that was made meanwhile may have taken memory from one that was not locked yet.
             if self.heap_count() == count {
-                return all;
+                return;
             }
             all.clear();
         }
@@ -121,6 +120,7 @@ impl Ground {
                 };
                 // Release: a thread that sees the count sees the heap.
                 self.heap_count.store(i + 1, Release);
+                self.explaining().make_room(i as usize + 1);
                 heap
             }
         };

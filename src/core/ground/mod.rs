@@ -14,6 +14,7 @@ use super::ledger::Ledger;
 use super::order::Order;
 use super::state::captures::Captures;
 use super::state::checkpoints::Checkpoints;
+use super::state::explaining::Explaining;
 use super::state::growth::Growth;
 use super::state::sleeping::SleepingPools;
 use super::state::tags::Tags;
@@ -81,6 +82,8 @@ pub(crate) struct Ground {
     waiting: Lock<BTreeSet<u32>, locks::Waiting>,
     /// Lists of the last search for memory, kept for reuse.
     scratch: Lock<Scratch>,
+    /// Lists of the report of a request that found no memory. Taken while growth is locked.
+    explaining: Mutex<Explaining>,
     // What heaps share; see `shared`.
     aliases: Lock<Aliases, locks::Aliases>,
     changed: Changed,
@@ -117,6 +120,7 @@ impl Ground {
             tags: Lock::new(Tags::default()),
             waiting: Lock::new(BTreeSet::new()),
             scratch: Lock::new(Scratch::default()),
+            explaining: Mutex::default(),
             aliases: Lock::new(Aliases::new(GranuleRun::new(memory, window), config.most_pieces)),
             changed: Changed::default(),
             tied,
@@ -216,5 +220,10 @@ impl Ground {
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn scratch(&self) -> LockGuard<'_, Scratch> {
         self.scratch.lock()
+    }
+
+    /// The lists of the report of a request that found no memory.
+    pub(crate) fn explaining(&self) -> MutexGuard<'_, Explaining> {
+        lock(&self.explaining)
     }
 }

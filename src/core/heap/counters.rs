@@ -34,9 +34,6 @@ pub(crate) const KINDS: [usize; 3] = [SMALL, LARGE, ALL];
 /// Something of each class, and of both together.
 pub(crate) type Grid<T = i64> = [[T; 3]; 3];
 
-/// Bytes and blocks, of each class and of both together.
-pub(crate) type Pairs = [[i64; 2]; 3];
-
 /// What the hot path counts of one class.
 #[derive(Default)]
 struct Words {
@@ -55,8 +52,8 @@ pub(crate) struct Counters {
     most: Grid,
     /// The maximum that was allocated here whenever somebody checked.
     peak: Grid,
-    /// [B] charged bytes of freed blocks that wait, and how many they are.
-    waiting: [[i64; 2]; 2],
+    /// The same of freed blocks that wait: charged bytes, requested bytes, blocks.
+    waiting: [Triple; 2],
     /// The value of `total` when it was last folded, and the sum of all that was folded.
     folded_at: [Triple; 2],
     folded: [[u128; 3]; 2],
@@ -71,13 +68,13 @@ pub(crate) struct Counters {
 pub(crate) struct Seen {
     pub now: Grid,
     pub total: Grid<u128>,
-    pub waiting: Pairs,
+    pub waiting: Grid,
     /// The heap rests, and this is in the ledger's sums of resting heaps.
     pub rests: bool,
 }
 
 /// Two classes, and their sum.
-fn with_sum<T: Copy + std::ops::Add<Output = T>, const N: usize>([small, large]: [[T; N]; 2]) -> [[T; N]; 3] {
+fn with_sum<T: Copy + std::ops::Add<Output = T>>([small, large]: [[T; 3]; 2]) -> Grid<T> {
     [small, large, std::array::from_fn(|d| small[d] + large[d])]
 }
 
@@ -180,8 +177,8 @@ impl Counters {
         totals
     }
 
-    /// [B] charged bytes of freed blocks that wait, and how many they are, of each class and of both.
-    pub(crate) fn waiting(&self) -> Pairs {
+    /// What freed blocks have that wait: charged bytes, requested bytes and blocks, of each class and of both.
+    pub(crate) fn waiting(&self) -> Grid {
         with_sum(self.waiting)
     }
 
@@ -219,6 +216,9 @@ impl Counters {
     /// follow.
     #[inline(always)]
     pub(crate) fn count_in_quick(&mut self, class: Class, charged: u64, requested: u64) -> bool {
+        if cfg!(millpond_no_counters) {
+            return false; // for `bench/callgrind/count.sh` only: what the counters cost
+        }
         let w = &mut self.words[class as usize];
         w.total[0].add(charged as i64);
         w.total[1].add(requested as i64);
@@ -246,6 +246,9 @@ impl Counters {
     /// Counts a freed block.
     #[inline(always)]
     pub(crate) fn count_out(&mut self, class: Class, charged: u64, requested: u64) {
+        if cfg!(millpond_no_counters) {
+            return; // as above
+        }
         let w = &mut self.words[class as usize];
         w.left[0].add(charged as i64);
         w.left[1].add(requested as i64);
@@ -254,28 +257,26 @@ impl Counters {
 
     /// Counts a freed block that stays active until it stops waiting: the ceilings decrease with it.
     pub(crate) fn count_out_to_wait(&mut self, class: Class, charged: u64, requested: u64) {
-        self.move_ceilings(class, -(charged as i64), -1);
-        self.words[class as usize].left[1].add(requested as i64);
+        self.move_ceilings(class, [-(charged as i64), -(requested as i64), -1]);
     }
 
     /// A block waits no longer.
-    pub(crate) fn count_back(&mut self, class: Class, charged: u64) {
-        self.move_ceilings(class, charged as i64, 1);
+    pub(crate) fn count_back(&mut self, class: Class, charged: u64, requested: u64) {
+        let back = [charged as i64, requested as i64, 1];
+        self.move_ceilings(class, back);
         let w = &mut self.words[class as usize];
-        w.left[0].add(charged as i64);
-        w.left[2].add(1);
+        w.left.iter_mut().zip(back).for_each(|(left, n)| left.add(n));
     }
 
-    /// So many bytes and blocks less wait, and may be allocated.
-    fn move_ceilings(&mut self, class: Class, bytes: i64, blocks: i64) {
+    /// So much less waits, and may be allocated.
+    fn move_ceilings(&mut self, class: Class, less: Triple) {
         let c = class as usize;
-        for (d, n) in [(0, bytes), (2, blocks)] {
+        for (d, n) in less.into_iter().enumerate() {
             self.ceiling[c][d] += n;
             self.most[c][d] += n;
             self.most[ALL][d] += n;
+            self.waiting[c][d] -= n;
         }
-        self.waiting[c][0] -= bytes;
-        self.waiting[c][1] -= blocks;
     }
 }
 
@@ -324,11 +325,11 @@ mod tests {
         c.set_room([[0; 3], [100; 3], [100; 3]]);
         assert!(!c.count_in(CLASS, 100, 90));
         c.count_out_to_wait(CLASS, 100, 90);
-        assert_eq!((now(&c), c.waiting()[LARGE]), ([0; 3], [100, 1]));
+        assert_eq!((now(&c), c.waiting()[LARGE]), ([0; 3], [100, 90, 1]));
         assert!(c.count_in(CLASS, 1, 1), "what waits may not be allocated again");
         c.count_out(CLASS, 1, 1);
-        c.count_back(CLASS, 100);
-        assert_eq!((now(&c), c.waiting()), ([0; 3], [[0; 2]; 3]));
+        c.count_back(CLASS, 100, 90);
+        assert_eq!((now(&c), c.waiting()), ([0; 3], <Grid>::default()));
         assert!(!c.count_in(CLASS, 100, 90));
     }
 

@@ -11,6 +11,7 @@ use super::super::shape::{Class, large_units};
 use super::super::units::LARGE_SHIFT;
 use super::{Heap, HeapState, LockedHeap, OwnedHeap, Way};
 use crate::base::biased::{FastGuard, FastPath, Name, Seat};
+use crate::base::ring::Ring;
 use crate::base::sync::levels::HeldLock;
 use crate::locks;
 use std::ops::DerefMut;
@@ -42,6 +43,15 @@ pub(crate) enum Fast {
     Missed(&'static Heap, Name),
 }
 
+/// What is noted of a request or a free beside what its caller knows.
+#[derive(Clone, Copy)]
+pub(crate) struct Noted {
+    pub ring: &'static Ring,
+    pub pool: u32,
+    /// [B]
+    pub charged: u64,
+}
+
 impl EnteredHeap {
     /// Enters a heap by a fast path that is open under this name.
     #[inline(always)]
@@ -60,6 +70,16 @@ impl EnteredHeap {
             Some(block) => self.given(block),
             None => self.missed(),
         }
+    }
+
+    /// The same for a heap whose requests are noted, with what is noted of one that is served. Does nothing if they are
+    /// not.
+    #[inline(always)]
+    pub(crate) fn alloc_noted(mut self, bytes: u64) -> Option<(Fast, Noted)> {
+        let ring = self.state.way().noted?;
+        let block = self.reuse(bytes)?;
+        let noted = Noted { ring, pool: self.heap.pool(), charged: self.state.served.charged_of(bytes) };
+        Some((self.given(block), noted))
     }
 
     /// The result of a step that has given a block.
@@ -83,15 +103,34 @@ impl EnteredHeap {
     /// the result is the name of the fast path.
     #[inline(always)]
     pub(crate) fn free(mut self, addr: u64) -> std::result::Result<(), Name> {
+        match self.end_at(addr, |_, _, _| ()) {
+            true => Ok(()),
+            false => Err(self.state.name()),
+        }
+    }
+
+    /// The same for a heap whose frees are noted: the result is what is noted of the free, where, and the position that it has
+    /// there. `None`: nothing was done.
+    #[inline(always)]
+    pub(crate) fn free_noted(mut self, addr: u64) -> Option<(Noted, u64, u64)> {
+        let ring = self.state.way().noted?;
+        // Its place among the events is that of the moment at which others may have the block.
+        let mut noted = None;
+        self.end_at(addr, |heap, charged, requested| {
+            noted = Some((Noted { ring, pool: heap.pool(), charged }, requested, ring.claim()));
+        });
+        noted
+    }
+
+    #[inline(always)]
+    fn end_at(&mut self, addr: u64, tell: impl FnOnce(&Heap, u64, u64)) -> bool {
         let Way { base, span, .. } = self.state.way();
         let offset = addr.wrapping_sub(base);
-        if offset < span
-            && let Some((id, d, was)) = self.maps().live_of(self.state.mark, offset)
-            && self.end_of(id, d, was, |_, _, _| ())
-        {
-            return Ok(());
-        }
-        Err(self.state.name())
+        offset < span
+            && self
+                .maps()
+                .live_of(self.state.mark, offset)
+                .is_some_and(|(id, d, was)| self.end_of(id, d, was, tell))
     }
 }
 

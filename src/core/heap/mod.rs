@@ -20,6 +20,7 @@ use crate::base::biased::{Biased, Guard, OwnerGuard};
 use crate::base::changed::Listed;
 use crate::base::error::Result;
 use crate::base::remote::Remote;
+use crate::base::ring::Ring;
 use crate::base::sync::levels::HeldLock;
 use crate::base::sync::{
     AtomicBool, AtomicU32, AtomicU64, Lock, Ordering::Relaxed, Ordering::SeqCst, Padded, thread_token,
@@ -56,7 +57,7 @@ mod waiting;
 mod whole;
 
 pub(crate) use best_fit::WORTH_MAPPING;
-pub(crate) use fast::{EnteredHeap, Fast, HeapPath, HeapSeat, Reused};
+pub(crate) use fast::{EnteredHeap, Fast, HeapPath, HeapSeat, Noted, Reused};
 pub(crate) use granules::FreeBlock;
 pub(crate) use scatter::{Runs, Scratch, Unscattered};
 pub(crate) use space::Space;
@@ -213,6 +214,8 @@ pub(crate) struct Way {
     /// The address of offset 0, for offsets below `span`.
     pub base: u64,
     pub span: u64,
+    /// Where each request and each free is noted; `None`: nowhere.
+    pub noted: Option<&'static Ring>,
 }
 
 /// What a request on the fast path needs now and then, beyond the heap.

@@ -132,16 +132,6 @@ impl Quick {
         Some(id)
     }
 
-    /// Calls `each` for all that waits.
-    pub(super) fn each(&self, maps: &Maps, mut each: impl FnMut(Id)) {
-        for mut id in self.slots.iter().map(|s| s.id).chain([self.spill]) {
-            while id != 0 {
-                each(id);
-                id = maps.desc(id).prev();
-            }
-        }
-    }
-
     /// Makes a freed block wait.
     #[inline(always)]
     pub(super) fn push(&mut self, units: u32, id: Id, d: Desc<'_>) {

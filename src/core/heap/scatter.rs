@@ -34,6 +34,15 @@ pub(crate) struct Scratch {
     pub order: Vec<Extent>,
 }
 
+impl Scratch {
+    /// Whether no search has used these lists.
+    pub(crate) fn is_new(&self) -> bool {
+        let lists =
+            [self.changed.capacity(), self.givers.capacity(), self.runs.capacity(), self.free.capacity()];
+        lists.into_iter().all(|n| n == 0)
+    }
+}
+
 /// The free parts of granules that are partly used, by size.
 #[derive(Debug, Default)]
 struct Edges {

@@ -13,8 +13,7 @@ use crate::base::sync::{
     Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, lock, pause,
 };
 use crate::fail;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// How many streams may end before their fences are checked again.
 const ENDED: usize = 32;
@@ -54,31 +53,28 @@ impl Order {
             return Ok(self.stream(self.ordered(id)));
         }
         let mut s = lock(&self.streams);
-        if let Some(known) = s.elsewhere.get(&id).and_then(Weak::upgrade) {
+        if let Some(known) = s.elsewhere.get(&id).and_then(|s| s.1.upgrade()) {
             return Ok(known);
         }
-        s.elsewhere.retain(|_, known| known.strong_count() > 0);
+        s.elsewhere.retain(|_, known| known.1.strong_count() > 0);
         let stream = Arc::new(Stream::elsewhere(id, self.last_stream.fetch_add(1, Relaxed)));
-        s.elsewhere.insert(id, Arc::downgrade(&stream));
+        s.elsewhere.insert(id, (stream.serial, Arc::downgrade(&stream)));
         Ok(stream)
     }
 
-    /// The ids of the streams that were named here and have not ended, by serial number. Serial number 0 stands for all
-    /// streams together.
-    pub(crate) fn ids_by_serial(&self) -> BTreeMap<u64, u64> {
-        let all: Vec<Arc<Stream>> = {
-            let s = lock(&self.streams);
-            let elsewhere = s.elsewhere.values().filter_map(Weak::upgrade);
-            s.known.values().cloned().chain(elsewhere).collect()
-        };
-        // The last of one is dropped with nothing locked: its fence goes with it.
-        all.iter().map(|s| (s.serial, s.id)).collect()
+    /// The id of the stream with this serial number, which was named here and has not ended.
+    pub(crate) fn id_of_serial(&self, serial: u64) -> Option<u64> {
+        let s = lock(&self.streams);
+        let known = s.known.values().find(|s| s.serial == serial).map(|s| s.id);
+        let elsewhere =
+            || s.elsewhere.iter().find(|(_, s)| s.0 == serial && s.1.strong_count() > 0).map(|s| *s.0);
+        known.or_else(elsewhere)
     }
 
     /// A stream of another device is about to end. Blocks here that wait for its work must not mistake a new stream
     /// with the same id for it.
     pub fn ending_elsewhere(&self, id: u64) {
-        let known = lock(&self.streams).elsewhere.get(&id).and_then(Weak::upgrade);
+        let known = lock(&self.streams).elsewhere.get(&id).and_then(|s| s.1.upgrade());
         let Some(stream) = known else { return };
         // If no point can be made now, that is left for later: the backing knows what to do for an ended stream.
         if let Ok(made) = self.mark(&stream, true) {

@@ -52,7 +52,8 @@ struct Streams {
     /// Streams that have been used here and have not ended.
     known: HashMap<u64, Arc<Stream>>,
     /// Streams of other devices or contexts that use memory of this one, as long as something waits for them.
-    elsewhere: HashMap<u64, Weak<Stream>>,
+    /// With their serial numbers.
+    elsewhere: HashMap<u64, (u64, Weak<Stream>)>,
     /// Fences that ended streams left behind, and fences of work that streams of other devices do here, unless they
     /// were passed when last checked.
     ended: Vec<Fence>,

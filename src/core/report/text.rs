@@ -1,6 +1,10 @@
-//! The report as text: in one line, in full, and advice.
+//! The report as text: in one line, in full, and advice. All of it is written without the heap: the host may have no memory
+//! left either.
 
-use super::{OomHolder, OomMissing, OomReason, OomReport, OomStep, OomTried, OomWait, WaitsFor};
+use super::{
+    Few, OOM_TOP, OomHolder, OomMissing, OomReason, OomReport, OomStep, OomTried, OomWait, WaitsFor,
+};
+use crate::base::inline::said;
 use crate::core::types::PoolId;
 use std::fmt::{self, Display, Write};
 
@@ -56,18 +60,16 @@ impl OomHolder {
     }
 
     /// What it is, for a line of text.
-    pub fn label(&self) -> String {
-        if !self.said.is_empty() {
-            return self.said.clone();
-        }
-        match (self.pool, self.stream) {
-            (Some(pool), _) => Pool(&self.name, pool).to_string(),
-            (None, _) if self.tag != 0 && self.name.is_empty() => format!("tag {}", self.tag),
-            (None, _) if self.tag != 0 => format!("tag '{}'", self.name),
-            (None, Some(0)) => "the default stream".to_owned(),
-            (None, Some(s)) => format!("stream {s:#x}"),
-            (None, None) => "blocks without a stream".to_owned(),
-        }
+    pub fn label(&self) -> impl Display + '_ {
+        said(|f| match (self.pool, self.stream) {
+            _ if self.said => f.write_str(&self.name),
+            (Some(pool), _) => Pool(&self.name, pool).fmt(f),
+            (None, _) if self.tag != 0 && self.name.is_empty() => write!(f, "tag {}", self.tag),
+            (None, _) if self.tag != 0 => write!(f, "tag '{}'", self.name),
+            (None, Some(0)) => f.write_str("the default stream"),
+            (None, Some(s)) => write!(f, "stream {s:#x}"),
+            (None, None) => f.write_str("blocks without a stream"),
+        })
     }
 }
 
@@ -92,19 +94,19 @@ impl OomStep {
 
 impl OomReport {
     /// The request's pool, for a line of text.
-    pub fn pool_label(&self) -> String {
-        match self.pool_said.as_str() {
-            "" => Pool(&self.pool_name, self.pool).to_string(),
-            said => said.to_owned(),
-        }
+    pub fn pool_label(&self) -> impl Display + '_ {
+        said(|f| match self.pool_said {
+            true => f.write_str(&self.pool_name),
+            false => Pool(&self.pool_name, self.pool).fmt(f),
+        })
     }
 
     /// The pool and the device, for a line of text.
-    fn place_label(&self) -> String {
-        match self.device_name.as_str() {
-            "" => self.pool_label(),
-            device => format!("{} of {device}", self.pool_label()),
-        }
+    fn place_label(&self) -> impl Display + '_ {
+        said(|f| match &*self.device_name {
+            "" => self.pool_label().fmt(f),
+            device => write!(f, "{} of {device}", self.pool_label()),
+        })
     }
 
     /// [B] free in the request's pool.
@@ -120,36 +122,40 @@ impl OomReport {
     /// The biggest holder to name: a pool if there are several; else the biggest tag, if it has more than what is not known
     /// to have one; else a stream if there are several; else the only pool.
     fn biggest(&self) -> Option<&OomHolder> {
-        let several = |h: &&Vec<OomHolder>| h.len() > 1;
+        let several = |h: &&Few<OomHolder, OOM_TOP>| h.len() > 1;
         let untagged = self.tags.iter().fold(self.live, |rest, t| rest.saturating_sub(t.live));
         let tagged = Some(&self.tags).filter(|t| t.first().is_some_and(|t| t.live >= untagged));
         let kinds = [Some(&self.pools).filter(several), tagged, Some(&self.streams).filter(several)];
         kinds.into_iter().flatten().next().unwrap_or(&self.pools).first().filter(|h| h.sum() > 0)
     }
 
-    fn because(&self) -> String {
-        let Self { pool_limit, device_limit, .. } = *self;
-        match self.reason {
-            OomReason::Bookkeeping => "the library cannot keep track of more".to_owned(),
-            OomReason::LargerThanDevice => format!("the device has no more than {}", Size(self.device_most)),
-            OomReason::AbovePoolLimit => format!("the pool's limit is {}", Size(pool_limit)),
-            OomReason::AboveDeviceLimit => format!("the device's limit is {}", Size(device_limit)),
-            OomReason::PoolLimit => {
-                let (now, limit) = (Size(self.pool_reserved), Size(pool_limit));
-                format!("the pool's limit is reached: {now} of {limit} reserved")
+    fn because(&self) -> impl Display + '_ {
+        said(|f| {
+            let Self { pool_limit, device_limit, .. } = *self;
+            match self.reason {
+                OomReason::Bookkeeping => f.write_str("the library cannot keep track of more"),
+                OomReason::LargerThanDevice => {
+                    write!(f, "the device has no more than {}", Size(self.device_most))
+                }
+                OomReason::AbovePoolLimit => write!(f, "the pool's limit is {}", Size(pool_limit)),
+                OomReason::AboveDeviceLimit => write!(f, "the device's limit is {}", Size(device_limit)),
+                OomReason::PoolLimit => {
+                    let (now, limit) = (Size(self.pool_reserved), Size(pool_limit));
+                    write!(f, "the pool's limit is reached: {now} of {limit} reserved")
+                }
+                OomReason::DeviceLimit => f.write_str("the device's limit is reached"),
+                OomReason::Waiting => f.write_str("what is missing was freed, but waits"),
+                OomReason::Fragmented => f.write_str(match self.captured {
+                    true => "the stream is captured, and can wait for no other",
+                    false => "enough is free, but not in one piece that it may have",
+                }),
+                OomReason::DeviceRefused => match &*self.device_said {
+                    "" => f.write_str("the device refused"),
+                    said => write!(f, "the device refused ({said})"),
+                },
+                OomReason::Exhausted => f.write_str("the device is full"),
             }
-            OomReason::DeviceLimit => "the device's limit is reached".to_owned(),
-            OomReason::Waiting => "what is missing was freed, but waits".to_owned(),
-            OomReason::Fragmented => match self.captured {
-                true => "the stream is captured, and can wait for no other".to_owned(),
-                false => "enough is free, but not in one piece that it may have".to_owned(),
-            },
-            OomReason::DeviceRefused => match self.device_said.as_str() {
-                "" => "the device refused".to_owned(),
-                said => format!("the device refused ({said})"),
-            },
-            OomReason::Exhausted => "the device is full".to_owned(),
-        }
+        })
     }
 
     /// Whether memory is full of blocks of which neither a tag nor a pool says what they are, and nobody keeps a history.
@@ -161,95 +167,101 @@ impl OomReport {
 
     /// The report in one line, with the reason and the biggest holder.
     pub fn line(&self) -> String {
-        let mut out =
-            format!("no room for {} in {}: {}", Size(self.requested), self.place_label(), self.because());
-        let mut add = |part: fmt::Arguments<'_>| {
-            let _ = write!(out, "; {part}"); // to a string: cannot fail
-        };
+        let mut out = String::new();
+        let _ = self.write_line(&mut out); // to a string: cannot fail
+        out
+    }
+
+    /// The same, where it is wanted.
+    pub(crate) fn write_line(&self, out: &mut dyn Write) -> fmt::Result {
+        write!(out, "no room for {} in {}: {}", Size(self.requested), self.place_label(), self.because())?;
         if self.missing.contains(OomMissing::ALL) {
-            return out;
+            return Ok(());
         }
         if self.reason != OomReason::DeviceRefused && !self.device_said.is_empty() {
-            add(format_args!("the device says: {}", self.device_said));
+            write!(out, "; the device says: {}", self.device_said)?;
         }
-        add(format_args!("{} of {} reserved", Size(self.reserved), Size(self.most())));
+        write!(out, "; {} of {} reserved", Size(self.reserved), Size(self.most()))?;
         if let Some(w) = self.waits.first().filter(|w| w.on != WaitsFor::Nothing) {
-            add(format_args!("{} waits for {}", Size(w.bytes), w.on));
+            write!(out, "; {} waits for {}", Size(w.bytes), w.on)?;
         }
         if let Some(h) = self.biggest() {
-            add(format_args!("biggest holder: {}, {}", h.label(), Size(h.sum())));
+            write!(out, "; biggest holder: {}, {}", h.label(), Size(h.sum()))?;
         }
         if self.is_nameless() {
-            add(format_args!("to see who asked for it, run with {HISTORY}"));
+            write!(out, "; to see who asked for it, run with {HISTORY}")?;
         }
-        out
+        Ok(())
     }
 
     /// The full report in several lines, with advice at the end.
     pub fn text(&self) -> String {
         let mut out = String::new();
-        let _ = self.write(&mut out); // to a string: cannot fail
+        let _ = self.write_text(&mut out); // to a string: cannot fail
         out
     }
 
-    fn write(&self, out: &mut String) -> fmt::Result {
-        let stream = match self.stream {
-            None => "without a stream".to_owned(),
-            Some(s) => WaitsFor::Stream(s).to_string(),
-        };
+    /// The same, where it is wanted.
+    pub(crate) fn write_text(&self, out: &mut dyn Write) -> fmt::Result {
         writeln!(out, "out of memory: {}", self.because())?;
-        writeln!(
+        write!(
             out,
-            "asked for: {} bytes ({}; {} after rounding), {}, {stream}",
+            "asked for: {} bytes ({}; {} after rounding), {}, ",
             self.requested,
             Size(self.requested),
             self.rounded,
             self.place_label()
         )?;
+        match self.stream {
+            None => writeln!(out, "without a stream")?,
+            Some(s) => writeln!(out, "{}", WaitsFor::Stream(s))?,
+        }
         if !self.missing.contains(OomMissing::ALL) {
             self.write_memory(out)?;
         }
         if !self.tried.is_empty() {
             writeln!(out, "tried:")?;
-            for t in &self.tried {
+            for t in self.tried.iter() {
                 t.write(out)?;
             }
         }
-        for line in self.advice() {
-            writeln!(out, "advice: {line}")?;
-        }
-        Ok(())
+        self.each_advice(|line| writeln!(out, "advice: {line}"))
     }
 
-    fn write_memory(&self, out: &mut String) -> fmt::Result {
-        let limit =
-            |bytes: u64| if bytes == 0 { "no limit".to_owned() } else { format!("limit {}", Size(bytes)) };
+    fn write_memory(&self, out: &mut dyn Write) -> fmt::Result {
+        let limit = |bytes: u64| {
+            said(move |f| match bytes {
+                0 => f.write_str("no limit"),
+                n => write!(f, "limit {}", Size(n)),
+            })
+        };
         let reserved = (Size(self.reserved), Size(self.device_most), limit(self.device_limit));
         writeln!(out, "reserved: {} of the device's {} ({})", reserved.0, reserved.1, reserved.2)?;
         writeln!(out, "  by the pool: {} ({})", Size(self.pool_reserved), limit(self.pool_limit))?;
         let largest = if self.missing.contains(OomMissing::LARGEST) { "at least " } else { "" };
-        let rows = [
-            ("in live blocks", self.live, String::new()),
-            ("freed, and waits", self.waiting, format!("for {} streams", self.waiting_streams)),
-            (
-                "free here",
-                self.free_here,
-                format!("the largest that it could give: {largest}{}", Size(self.largest_here)),
-            ),
-            ("free on other streams of the pool", self.free_other_streams, String::new()),
-            (
-                "free in other pools",
-                self.free_other_pools,
-                format!("the largest elsewhere: {largest}{}", Size(self.largest_elsewhere)),
-            ),
-            ("in the hands of other threads", self.moving, String::new()),
-        ];
-        for (what, bytes, more) in rows {
-            match (bytes, more.as_str()) {
-                (0, _) => {}
-                (_, "") => writeln!(out, "  {what}: {}", Size(bytes))?,
-                _ => writeln!(out, "  {what}: {} ({more})", Size(bytes))?,
-            }
+        let could = |what: &'static str, bytes: u64| {
+            said(move |f| write!(f, " (the largest {what}: {largest}{})", Size(bytes)))
+        };
+        if self.live > 0 {
+            writeln!(out, "  in live blocks: {}", Size(self.live))?;
+        }
+        if self.waiting > 0 {
+            let streams = self.waiting_streams;
+            writeln!(out, "  freed, and waits: {} (for {streams} streams)", Size(self.waiting))?;
+        }
+        if self.free_here > 0 {
+            let more = could("that it could give", self.largest_here);
+            writeln!(out, "  free here: {}{more}", Size(self.free_here))?;
+        }
+        if self.free_other_streams > 0 {
+            writeln!(out, "  free on other streams of the pool: {}", Size(self.free_other_streams))?;
+        }
+        if self.free_other_pools > 0 {
+            let more = could("elsewhere", self.largest_elsewhere);
+            writeln!(out, "  free in other pools: {}{more}", Size(self.free_other_pools))?;
+        }
+        if self.moving > 0 {
+            writeln!(out, "  in the hands of other threads: {}", Size(self.moving))?;
         }
         writeln!(out, "not reserved: {} within the limits", Size(self.unreserved))?;
         if self.missing.contains(OomMissing::DEVICE_FREE) {
@@ -260,7 +272,7 @@ impl OomReport {
         if self.sleeping > 0 {
             writeln!(out, "  of pools that sleep: {}", Size(self.sleeping))?;
         }
-        for w in &self.waits {
+        for w in self.waits.iter() {
             w.write(out)?;
         }
         if self.missing.contains(OomMissing::WAITS) {
@@ -270,7 +282,7 @@ impl OomReport {
             if !holders.is_empty() {
                 writeln!(out, "biggest {kind}:")?;
             }
-            for h in holders {
+            for h in holders.iter() {
                 writeln!(out, "  {}: {} in {} blocks", h.label(), Size(h.live), h.blocks)?;
             }
         }
@@ -279,89 +291,146 @@ impl OomReport {
 
     /// What the user could do about it: one to three lines.
     pub fn advice(&self) -> Vec<String> {
-        let mut lines = vec![self.first_advice()];
-        let needed = self.rounded;
-        if matches!(self.reason, OomReason::PoolLimit | OomReason::DeviceLimit | OomReason::Exhausted)
-            && self.waiting >= needed / 2
-            && self.waiting > 0
-        {
-            lines.push(self.about_waits());
-        } else if matches!(self.reason, OomReason::DeviceLimit | OomReason::Exhausted)
-            && let Some(h) = self.biggest()
-        {
-            lines.push(format!("the biggest holder is {}: {}", h.label(), Size(h.sum())));
-        }
-        if self.is_nameless() {
-            lines.push(format!("to see who asked for it, tag what is allocated, or run with {HISTORY}"));
-        }
+        let mut lines = Vec::new();
+        let _ = self.each_advice(|line| {
+            lines.push(line.to_string());
+            Ok(())
+        });
         lines
     }
 
-    fn about_waits(&self) -> String {
+    fn each_advice(&self, mut each: impl FnMut(&dyn Display) -> fmt::Result) -> fmt::Result {
+        each(&said(|f| self.first_advice(f)))?;
+        if matches!(self.reason, OomReason::PoolLimit | OomReason::DeviceLimit | OomReason::Exhausted)
+            && self.waiting >= self.rounded / 2
+            && self.waiting > 0
+        {
+            each(&said(|f| self.about_waits(f)))?;
+        } else if matches!(self.reason, OomReason::DeviceLimit | OomReason::Exhausted)
+            && let Some(h) = self.biggest()
+        {
+            each(&format_args!("the biggest holder is {}: {}", h.label(), Size(h.sum())))?;
+        }
+        if self.is_nameless() {
+            each(&format_args!("to see who asked for it, tag what is allocated, or run with {HISTORY}"))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the device has enough for the request, but an option leaves it to others.
+    fn is_left_to_others(&self) -> bool {
+        self.headroom > 0
+            && !self.missing.contains(OomMissing::DEVICE_FREE)
+            && (self.rounded..self.rounded.saturating_add(self.headroom)).contains(&self.device_free)
+    }
+
+    fn about_waits(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.exported > self.waiting / 2 {
             let bytes = Size(self.exported);
-            return format!("{bytes} is freed but used by others who imported it: let them close it");
+            return write!(f, "{bytes} is freed but used by others who imported it: let them close it");
         }
         let on = self.waits.first().map_or(WaitsFor::Nothing, |w| w.on);
-        format!(
+        write!(
+            f,
             "{} was freed and waits for {on}: synchronise it, or end uses earlier (millpond_record_end)",
             Size(self.waiting)
         )
     }
 
-    fn first_advice(&self) -> String {
-        match self.reason {
-            OomReason::Bookkeeping => "use fewer blocks, streams or pools at a time".to_owned(),
-            OomReason::LargerThanDevice => {
-                "no freeing helps: split the request, or spread it over devices".to_owned()
-            }
+    fn first_advice(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fixed = match self.reason {
+            OomReason::Bookkeeping => "use fewer blocks, streams or pools at a time",
+            OomReason::LargerThanDevice => "no freeing helps: split the request, or spread it over devices",
             OomReason::AbovePoolLimit => {
-                format!("raise the pool's limit to {} at least (millpond_pool_set_limit)", Size(self.rounded))
+                let bytes = Size(self.rounded);
+                return write!(f, "raise the pool's limit to {bytes} at least (millpond_pool_set_limit)");
             }
             OomReason::AboveDeviceLimit | OomReason::DeviceLimit => {
-                "raise the device's limit (millpond_device_set_limit, or the option \
-                 per_process_memory_fraction)"
-                    .to_owned()
+                "raise the device's limit (millpond_device_set_limit, or the option per_process_memory_fraction)"
             }
             OomReason::PoolLimit => {
-                "raise the pool's limit (millpond_pool_set_limit), or free blocks of this pool".to_owned()
+                "raise the pool's limit (millpond_pool_set_limit), or free blocks of this pool"
             }
-            OomReason::Waiting => self.about_waits(),
-            OomReason::Fragmented if self.captured => {
-                "allocate before the capture begins, or give the captured pool memory of its own".to_owned()
+            OomReason::Waiting => return self.about_waits(f),
+            OomReason::Fragmented => return self.about_pieces(f),
+            OomReason::DeviceRefused if self.is_left_to_others() => {
+                let bytes = Size(self.headroom);
+                return write!(
+                    f,
+                    "headroom_mb leaves {bytes} of the device to others: lower it, or free blocks"
+                );
             }
-            OomReason::Fragmented if self.could_map => {
-                "the device can map, which makes one range of free pieces: set expandable_segments:True"
-                    .to_owned()
-            }
-            OomReason::Fragmented if self.free_other_pools > self.free_in_pool() => format!(
-                "{} is free in other pools, in too small pieces or kept for graphs: fewer pools would share it",
-                Size(self.free_other_pools)
-            ),
-            OomReason::Fragmented if self.maps => {
-                "what is free lies in granules that are partly used: free the small blocks between".to_owned()
-            }
-            OomReason::Fragmented => {
-                "this device cannot map scattered memory into one range: allocate large \
-                                      blocks first, or free what lies between"
-                    .to_owned()
+            OomReason::DeviceRefused if self.could_pool && self.device_free >= self.rounded => {
+                "the device has it free, but gave nothing: backend:native would pool its memory, and put blocks \
+                 together from pieces where the device maps"
             }
             OomReason::DeviceRefused => {
                 "other users of the device hold its memory, or its driver refuses: see what it says"
-                    .to_owned()
             }
-            OomReason::Exhausted if self.sleeping > 0 => {
-                "free blocks; pools that sleep hold nothing already".to_owned()
+            OomReason::Exhausted if !self.pooled => {
+                "free blocks, or make the work smaller: nothing is kept that could be given back"
             }
+            OomReason::Exhausted if self.sleeping > 0 => "free blocks; pools that sleep hold nothing already",
             OomReason::Exhausted => {
-                "free blocks, make the work smaller, or let a pool sleep (millpond_pool_sleep)".to_owned()
+                "free blocks, make the work smaller, or let a pool sleep (millpond_pool_sleep)"
             }
-        }
+        };
+        f.write_str(fixed)
+    }
+
+    /// What to do about enough memory that is free in pieces.
+    fn about_pieces(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const PLAIN: &str = "this device cannot map scattered memory into one range: allocate large blocks first, or \
+                             free what lies between";
+        let there = self.whole_granules >= self.rounded;
+        let fixed = match self.max_split {
+            _ if self.captured => {
+                "allocate before the capture begins, or give the captured pool memory of its own"
+            }
+            _ if self.could_map => {
+                "the device can map, which makes one range of free pieces: set expandable_segments:True"
+            }
+            _ if self.contiguous && there => {
+                "the pool is contiguous, with each of its blocks in one allocation: free what lies between, or use \
+                 another pool"
+            }
+            _ if self.no_scatter && there => {
+                "scatter:off keeps each block in granules that lie side by side: set scatter:on"
+            }
+            _ if self.free_other_pools > self.free_in_pool() => {
+                let bytes = Size(self.free_other_pools);
+                return write!(
+                    f,
+                    "{bytes} is free in other pools, in too small pieces or kept for graphs: fewer pools would \
+                     share it"
+                );
+            }
+            _ if self.maps => {
+                "what is free lies in granules that are partly used: free the small blocks between"
+            }
+            0 => {
+                return write!(
+                    f,
+                    "{PLAIN}; or set max_split_size_mb, so that freed blocks of this size are not cut for small \
+                     requests"
+                );
+            }
+            n if n > self.rounded => {
+                let now = Size(n);
+                return write!(
+                    f,
+                    "{PLAIN}; or lower max_split_size_mb (now {now}), so that freed blocks of this size are not cut \
+                     for small requests"
+                );
+            }
+            _ => PLAIN,
+        };
+        f.write_str(fixed)
     }
 }
 
 impl OomTried {
-    fn write(&self, out: &mut String) -> fmt::Result {
+    fn write(&self, out: &mut dyn Write) -> fmt::Result {
         write!(out, "  {}: ", self.step.label())?;
         match (self.helped, self.bytes) {
             (0, 0) => writeln!(out, "nothing"),
@@ -372,7 +441,7 @@ impl OomTried {
 }
 
 impl OomWait {
-    fn write(&self, out: &mut String) -> fmt::Result {
+    fn write(&self, out: &mut dyn Write) -> fmt::Result {
         writeln!(out, "  {} in {} freed blocks waits for {}", Size(self.bytes), self.blocks, self.on)
     }
 }
@@ -385,27 +454,28 @@ mod tests {
     fn blocks_without_a_name_can_be_told_by_a_history() {
         let holder = |name: &str| OomHolder {
             pool: Some(PoolId::DEFAULT),
-            name: name.to_owned(),
+            name: name.into(),
             live: 9,
             ..OomHolder::default()
         };
+        let one = |h: OomHolder| std::iter::once(h).collect::<Few<_, OOM_TOP>>();
         let full = OomReport {
             reason: OomReason::Exhausted,
             live: 9,
-            pools: vec![holder("")],
+            pools: one(holder("")),
             ..OomReport::default()
         };
         let hint = "MILLPOND_HISTORY=run.history MILLPOND_HISTORY_FRAMES=24, then: millpond view --symbols run.history";
         let told = |r: &OomReport| (r.line().ends_with(hint), r.advice().iter().any(|a| a.ends_with(hint)));
         assert_eq!(told(&full), (true, true), "{}", full.line());
-        let several = OomReport { pools: vec![holder("a"), holder("b")], ..full.clone() };
-        let tagged = OomReport { tags: vec![OomHolder { tag: 1, ..holder("w") }], ..full.clone() };
+        let several = OomReport { pools: ["a", "b"].into_iter().map(holder).collect(), ..full.clone() };
+        let tagged = OomReport { tags: one(OomHolder { tag: 1, ..holder("w") }), ..full.clone() };
         let watched = OomReport { watched: true, ..full.clone() };
         let larger = OomReport { reason: OomReason::LargerThanDevice, ..full };
-        let of = |live| OomHolder { tag: 1, name: "w".to_owned(), live, ..OomHolder::default() };
+        let of = |live| OomHolder { tag: 1, name: "w".into(), live, ..OomHolder::default() };
         let named =
             |live: &[u64]| OomReport { tags: live.iter().map(|&n| of(n)).collect(), ..several.clone() };
-        let named = |live: &[u64]| OomReport { pools: vec![holder("")], ..named(live) }.line();
+        let named = |live: &[u64]| OomReport { pools: one(holder("")), ..named(live) }.line();
         assert!(named(&[4, 3]).ends_with("biggest holder: tag 'w', 4 B"), "{}", named(&[4, 3]));
         assert!(named(&[4]).ends_with("biggest holder: the default pool, 9 B"), "{}", named(&[4]));
         for r in [several, tagged, watched, larger] {

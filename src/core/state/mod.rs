@@ -2,6 +2,7 @@
 
 pub(crate) mod captures;
 pub(crate) mod checkpoints;
+pub(crate) mod explaining;
 pub(crate) mod growth;
 pub(crate) mod pools;
 pub(crate) mod sleeping;

@@ -9,10 +9,9 @@ use super::super::heap::{FreeBlock, Heap};
 use super::super::state::growth::segments::Segment;
 use super::super::state::growth::transits::Parts;
 use super::super::units::{Extent, GranuleRun, LARGE_UNITS, granule_bytes};
-use super::limits::{TOO_MANY_BLOCKS, TOO_MANY_SEGMENTS};
+use super::limits::{self, TOO_MANY_BLOCKS, TOO_MANY_SEGMENTS};
 use super::segments::Segments;
-use crate::base::error::{Code, Error, Result};
-use crate::fail;
+use crate::base::error::{Error, Result};
 
 /// New granules that are to be taken from the device.
 #[derive(Clone, Copy)]
@@ -59,7 +58,7 @@ impl<'a> DeviceMemory<'a> {
             g.allowed(pool).check(bytes)?;
             let count = Segment::numbers_of(Extent::new(0, units)).count;
             let Some(numbers) = g.room.take(count, None) else {
-                fail!(Code::OutOfMemory, "{}", TOO_MANY_SEGMENTS);
+                return Err(limits::error(TOO_MANY_SEGMENTS));
             };
             g.account.claim(pool, bytes);
             (Extent::new(numbers.extent().off, units), g.begin_transit(Parts::Of(pool, pool)))
@@ -100,7 +99,7 @@ impl<'a> DeviceMemory<'a> {
         let ground = self.ground;
         let pool = heap.pool();
         let Some(id) = ground.look(heap).take_id() else {
-            fail!(Code::OutOfMemory, "{}", TOO_MANY_BLOCKS);
+            return Err(limits::error(TOO_MANY_BLOCKS));
         };
         let chosen = {
             let mut g = ground.growing();
@@ -113,7 +112,7 @@ impl<'a> DeviceMemory<'a> {
             Ok(chosen) => chosen,
             Err(why) => {
                 ground.look(heap).put_id(id);
-                return Err(Error::new(Code::OutOfMemory, why));
+                return Err(limits::error(why));
             }
         };
         let run = new.run();

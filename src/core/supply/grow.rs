@@ -4,11 +4,10 @@ use super::super::heap::FreeBlock;
 use super::super::shape::Tier;
 use super::super::units::{Extent, GRANULE, GRANULE_SHIFT, LARGE_SHIFT, granule_bytes};
 use super::device::{DeviceMemory, New};
-use super::limits::{NO_MORE, TOO_MANY_BLOCKS};
+use super::limits::{self, NO_MORE, TOO_MANY_BLOCKS};
 use super::search::Search;
 use super::segments::Segments;
-use crate::base::error::{Code, Error, Result};
-use crate::fail;
+use crate::base::error::Result;
 
 /// If segments may grow, a later one is 1 / this of what is reserved. Of the parts from a half to a sixteenth, this one
 /// needed about the least memory on the traces.
@@ -34,10 +33,10 @@ impl Search<'_> {
             let g = ground.growing();
             let allowed = g.allowed(req.heap.pool());
             if missing > allowed.bytes >> GRANULE_SHIFT {
-                return Err(Error::new(Code::OutOfMemory, allowed.why));
+                return Err(limits::error(allowed.why));
             }
             if in_one_piece && missing > u64::from(g.room.longest()) {
-                return Err(Error::new(Code::OutOfMemory, NO_MORE));
+                return Err(limits::error(NO_MORE));
             }
         }
         // Granules in ties cannot be combined with granules that lie apart. So ties are for a request whose heap has
@@ -97,13 +96,13 @@ impl Search<'_> {
             (usual, g.allowed(req.heap.pool()))
         };
         let most = usual.max(least).min(allowed.bytes) / chunk * chunk;
-        let mut refused = Error::new(Code::OutOfMemory, allowed.why);
+        let mut refused = limits::error(allowed.why);
         for bytes in [most.max(least), least] {
             if bytes > allowed.bytes {
                 continue;
             }
             let Some(id) = ground.look(req.heap).take_id() else {
-                fail!(Code::OutOfMemory, "{}", TOO_MANY_BLOCKS);
+                return Err(limits::error(TOO_MANY_BLOCKS));
             };
             let give = |part: Extent| ground.lock(req.heap).give(FreeBlock { part, id });
             let units = (bytes >> LARGE_SHIFT) as u32;

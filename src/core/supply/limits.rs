@@ -1,8 +1,8 @@
 //! How much more memory the device and its limits allow, and the library's own words for why there is no more.
 
-use super::super::ground::{Ground, Growing};
+use super::super::ground::Growing;
 use super::super::types::{COMMONS, PoolId};
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Code, Error, Fixed, Result};
 
 /// The limits allow no more: the library's own reasons for not asking the device.
 pub(super) const NO_MORE: &str = "the device has no more";
@@ -11,6 +11,27 @@ const POOL_LIMIT: &str = "the pool's limit is reached";
 /// The library's tables are full.
 pub(super) const TOO_MANY_BLOCKS: &str = "more blocks than the library can keep track of";
 pub(super) const TOO_MANY_SEGMENTS: &str = "too many segments";
+
+const WORDS: [&str; 5] = [NO_MORE, DEVICE_LIMIT, POOL_LIMIT, TOO_MANY_BLOCKS, TOO_MANY_SEGMENTS];
+
+/// The errors that say so. They take no memory of the host.
+static ERRORS: [Fixed; 5] = [
+    Fixed::new(Code::OutOfMemory, NO_MORE),
+    Fixed::new(Code::OutOfMemory, DEVICE_LIMIT),
+    Fixed::new(Code::OutOfMemory, POOL_LIMIT),
+    Fixed::new(Code::OutOfMemory, TOO_MANY_BLOCKS),
+    Fixed::new(Code::OutOfMemory, TOO_MANY_SEGMENTS),
+];
+
+/// The error of a request that found nothing. Its report has the words.
+pub(super) static NO_ROOM: Fixed = Fixed::new(Code::OutOfMemory, "no room for the request");
+
+/// The error with one of these reasons.
+#[cold]
+pub(super) fn error(why: &'static str) -> Error {
+    let known = WORDS.iter().position(|w| *w == why);
+    known.map_or_else(|| Error::new(Code::OutOfMemory, why), |n| ERRORS[n].error())
+}
 
 /// Whether an error says that the device was not asked since the limits allow no more.
 pub(super) fn is_limit(e: &Error) -> bool {
@@ -34,7 +55,7 @@ impl Allowed {
     /// `OutOfMemory` with the reason, unless so many bytes are allowed.
     pub(crate) fn check(self, bytes: u64) -> Result<()> {
         if bytes > self.bytes {
-            return Err(Error::new(Code::OutOfMemory, self.why));
+            return Err(error(self.why));
         }
         Ok(())
     }
@@ -81,10 +102,6 @@ impl Growing<'_> {
 /// The error of a request that no device could serve.
 #[cold]
 #[inline(never)]
-pub(crate) fn too_large<T>(ground: &Ground, bytes: u64) -> Result<T> {
-    let most = ground.config.max_alloc;
-    Err(Error::new(
-        Code::OutOfMemory,
-        format!("{bytes} bytes are more than the device could ever give ({most})"),
-    ))
+pub(crate) fn too_large<T>() -> Result<T> {
+    Err(NO_ROOM.error())
 }

@@ -7,7 +7,7 @@ use super::super::desc::{GranuleUse, Id, use_of};
 use super::super::ground::Ground;
 use super::super::heap::{Heap, LockedHeap, Scratch};
 use super::super::units::{Extent, GranuleRun, LARGE_UNITS_SHIFT, every_granule, granule_bytes};
-use super::limits::TOO_MANY_BLOCKS;
+use super::limits::{self, TOO_MANY_BLOCKS};
 use crate::base::error::{Code, Result};
 use crate::fail;
 
@@ -74,7 +74,7 @@ impl<'a> Ranges<'a> {
         let shown = GranuleRun::new(granule, count);
         let Some(id) = ground.look(heap).take_id() else {
             ground.aliases().give_room(shown, pieces.len());
-            fail!(Code::OutOfMemory, "{}", TOO_MANY_BLOCKS);
+            return Err(limits::error(TOO_MANY_BLOCKS));
         };
         if let Err(e) = self.map_at(granule, pieces) {
             ground.aliases().give_room(shown, pieces.len());

@@ -10,16 +10,15 @@ use super::super::heap::{LockedHeap, Scratch, Source, Unscattered};
 use super::super::state::growth::transits::Parts;
 use super::super::types::{PoolId, UNORDERED};
 use super::super::units::{GRANULE_SHIFT, LARGE_UNITS};
-use super::limits::TOO_MANY_BLOCKS;
+use super::limits::{self, TOO_MANY_BLOCKS};
 use super::ranges::Ranges;
 use super::request::Request;
 use super::scarcity::{Scarcity, sparing_limit};
 use super::segments::Segments;
-use super::serve::Serving;
+use super::serve::{Serving, has_host_room};
 use super::step::{AFTER_WAITING, CAPTURED_STEPS, DEVICE, STEPS, Step, UNORDERED_STEPS};
 use super::trials::Trials;
 use crate::base::error::{Code, Error, Result};
-use crate::fail;
 
 /// The number of new mappings of blocks of one size after which the device is asked for memory in one piece instead, as
 /// long as little more is reserved than the program has ever used.
@@ -75,6 +74,10 @@ impl Serving<'_> {
         loop {
             let since = ground.transits_so_far();
             let mut search = Search::new(serving, trials);
+            // Another search has the lists, or this is the first.
+            if search.scratch.is_new() && !has_host_room(ground) {
+                return serving.out_of_memory(Code::OutOfMemory, None, trials);
+            }
             if let Some(offset) = search.run()? {
                 search.note_whole_ties();
                 return Ok(offset);
@@ -238,6 +241,16 @@ impl<'a> Search<'a> {
     /// Takes one step; returns whether it brought anything.
     fn take(&mut self, what: Step, missing: u64, scattering: bool) -> bool {
         let ground = self.ground;
+        let makes_lists = match what {
+            Step::Collect => ground.tuned.get().collect_above != 0,
+            Step::Swap => ground.config.source() == Source::OwnSegments,
+            Step::Untie => !ground.growing().ties.is_empty(),
+            Step::Trim => !ground.config.mapping || self.contiguous || self.req.in_one_piece(ground),
+            _ => false,
+        };
+        if makes_lists && !has_host_room(ground) {
+            return false;
+        }
         match what {
             Step::Steal { same_pool, terms } => self.steal(missing, scattering, same_pool, terms),
             Step::Device => {
@@ -294,7 +307,7 @@ impl<'a> Search<'a> {
     /// Makes the block ids that other heaps have in stock available to all, once in a search: there are no others left.
     fn collect_ids(&mut self, collected: &mut bool) -> Result<()> {
         if std::mem::replace(collected, true) {
-            fail!(Code::OutOfMemory, "{}", TOO_MANY_BLOCKS);
+            return Err(limits::error(TOO_MANY_BLOCKS));
         }
         for heap in self.ground.all_heaps().filter(|x| x.index != self.req.heap.index) {
             let mut h = self.ground.look(heap);

@@ -8,19 +8,18 @@ use super::super::account::Accounts;
 use super::super::blocks::{Blocks, WaitingBlocks};
 use super::super::desc::{DIRECT, Id, USES};
 use super::super::ground::Ground;
-use super::super::heap::{Heap, HeapState, LockedHeap, Stamp};
+use super::super::heap::{FreeBlock, Heap, HeapState, LockedHeap, Stamp};
 use super::super::report::OomStep;
 use super::super::shape::{Class, Tier};
 use super::super::units::Extent;
 use super::device::DeviceMemory;
-use super::limits::{TOO_MANY_BLOCKS, is_limit, is_table};
+use super::limits::{self, NO_ROOM, TOO_MANY_BLOCKS, is_limit, is_table};
 use super::request::Request;
 use super::trials::Trials;
 use super::trim::Trim;
 use crate::base::error::{Code, Error, Result};
 use crate::fail;
 use std::ops::DerefMut;
-use std::sync::Arc;
 
 /// The number of best fits after which the remote list is checked again.
 const DRAIN_EVERY: u32 = 32;
@@ -240,7 +239,7 @@ impl<'a> Serving<'a> {
         loop {
             let since = ground.transits_so_far();
             let take = |trials: &mut Trials| {
-                let mut got = Err(Error::new(Code::Internal, "nothing was tried"));
+                let mut got = Err(NO_ROOM.error());
                 trials.note(OomStep::Device, || {
                     got = self.try_own_segment();
                     got.is_ok()
@@ -253,7 +252,8 @@ impl<'a> Serving<'a> {
             while short(&got) && trials.note(OomStep::Waiting, || WaitingBlocks::of(ground).wait_for_any()) {
                 got = take(&mut trials);
             }
-            if short(&got) && trials.note(OomStep::Trim, || Trim::of(ground).all(None).unwrap_or(false)) {
+            let trim = || has_host_room(ground) && Trim::of(ground).all(None).unwrap_or(false);
+            if short(&got) && trials.note(OomStep::Trim, trim) {
                 got = take(&mut trials);
             }
             match got {
@@ -270,7 +270,7 @@ impl<'a> Serving<'a> {
     fn try_own_segment(&self) -> Result<u64> {
         let (ground, req) = (self.ground, self.req);
         let Some(id) = ground.look(req.heap).take_id() else {
-            fail!(Code::OutOfMemory, "{}", TOO_MANY_BLOCKS);
+            return Err(limits::error(TOO_MANY_BLOCKS));
         };
         let give = |part: Extent| {
             let mut h = ground.lock(req.heap);
@@ -292,16 +292,30 @@ impl<'a> Serving<'a> {
     /// (`features/explain.rs`).
     #[cold]
     pub(super) fn out_of_memory(&self, code: Code, why: Option<Error>, mut trials: Trials) -> Result<u64> {
-        trials.books = why.as_ref().is_some_and(is_table);
-        trials.device_said = why.as_ref().filter(|e| !is_limit(e)).map(|e| e.message().to_owned());
+        if code == Code::OutOfMemory {
+            trials.books = why.as_ref().is_some_and(is_table);
+            why.as_ref().filter(|e| !is_limit(e)).inspect(|e| trials.device_said.set(e));
+            trials.bytes = self.req.bytes;
+            trials.leave();
+            return Err(NO_ROOM.error());
+        }
         let reserved = self.ground.growing().account.reserved();
         let why = why.map_or(String::new(), |e| format!("; {e}"));
-        let message = format!(
+        fail!(
+            code,
             "no room for {} bytes ({} after rounding): {reserved} of {} bytes are reserved{why}",
-            self.req.bytes, self.req.charged, self.ground.config.max_alloc
-        );
-        Err(Error::new(code, message).with(Arc::new(trials)))
+            self.req.bytes,
+            self.req.charged,
+            self.ground.config.max_alloc
+        )
     }
+}
+
+/// Whether the host has memory for the lists that a search makes. One that has none must not end the process: the
+/// request fails, as it may do for want of the device's memory.
+pub(super) fn has_host_room(ground: &Ground) -> bool {
+    let blocks = 2 * Accounts::of(ground).live_blocks() as usize + 64;
+    Vec::<[FreeBlock; 3]>::new().try_reserve_exact(blocks).is_ok()
 }
 
 #[cfg(all(test, not(loom)))]

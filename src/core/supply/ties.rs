@@ -12,11 +12,11 @@ use super::super::heap::Heap;
 use super::super::types::UNORDERED;
 use super::super::units::{GRANULE, GRANULE_SHIFT, granule_bytes};
 use super::device::{DeviceMemory, New};
-use super::limits::NO_MORE;
+use super::limits::{self, NO_MORE};
 use super::search::Search;
 use super::taken::{Of, Taken};
 use super::trim::{GivenBack, Trim};
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::Result;
 use std::collections::HashMap;
 
 /// [B] of a tie of a contiguous pool, if no request needs more: blocks share it as they share a segment.
@@ -75,7 +75,7 @@ impl Search<'_> {
             0 => SHARED_TIE.min(ground.config.max_alloc / SHARED_PART) / GRANULE,
             tuned => tuned,
         };
-        let mut refused = Error::new(Code::OutOfMemory, NO_MORE);
+        let mut refused = limits::error(NO_MORE);
         let sizes = [usual.max(least), least];
         for &wanted in &sizes[..if usual > least { 2 } else { 1 }] {
             let taken = DeviceMemory::of(ground).take_granules(heap, |g| {

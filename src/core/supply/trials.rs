@@ -1,7 +1,15 @@
 //! The steps that were tried for a request and what they brought, for the report of a request that fails.
 
 use super::super::blocks::gained_so_far;
-use super::super::report::{OOM_STEPS, OomStep, OomTried};
+use super::super::report::{OOM_STEPS, OOM_WORDS, OomStep, OomTried};
+use crate::base::inline::{Few, Text};
+use std::cell::RefCell;
+
+thread_local! {
+    /// What the thread's last request tried that found no memory: the error itself has no room for it. No destructor, so
+    /// it works at thread exit too.
+    static LAST: RefCell<Option<Trials>> = const { RefCell::new(None) };
+}
 
 /// The outcome of all tries of one step.
 #[derive(Clone, Copy, Debug, Default)]
@@ -12,13 +20,15 @@ struct Tried {
 }
 
 /// See the file's head.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Trials {
     each: [Tried; OOM_STEPS],
-    /// The error of the last call that asked the device for memory; `None` if there was none or it succeeded.
-    pub device_said: Option<String>,
+    /// The error of the last call that asked the device for memory; "" if there was none or it succeeded.
+    pub device_said: Text<OOM_WORDS>,
     /// Whether the request failed because the library cannot keep track of more blocks or segments.
     pub books: bool,
+    /// \[B\] of the request.
+    pub bytes: u64,
 }
 
 impl Trials {
@@ -33,13 +43,18 @@ impl Trials {
         helped
     }
 
-    /// The device's error; "" if there was none.
-    pub(crate) fn said(&self) -> String {
-        self.device_said.clone().unwrap_or_default()
+    /// Keeps them for the report of the request that fails.
+    pub(crate) fn leave(self) {
+        LAST.with_borrow_mut(|last| *last = Some(self));
+    }
+
+    /// Those of the calling thread's request for so many bytes, which has failed just now; `None` if it got nowhere.
+    pub(crate) fn last(bytes: u64) -> Option<Trials> {
+        LAST.take().filter(|t| t.bytes == bytes)
     }
 
     /// The steps that were tried.
-    pub(crate) fn tried(&self) -> Vec<OomTried> {
+    pub(crate) fn tried(&self) -> Few<OomTried, OOM_STEPS> {
         let all = OomStep::ALL.into_iter().zip(self.each);
         let tried = all.filter(|(_, t)| t.tries > 0);
         tried.map(|(step, Tried { tries, helped, bytes })| OomTried { step, tries, helped, bytes }).collect()

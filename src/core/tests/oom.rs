@@ -12,7 +12,7 @@ fn a_pond_that_cannot_count_more_blocks_says_so() {
                 break e;
             }
         };
-        let r = b.pond.explain(PoolId::DEFAULT, Some(1), 512, &e);
+        let r = b.pond.explain(PoolId::DEFAULT, Some(1), 512);
         assert_eq!(r.reason, OomReason::Bookkeeping, "{e}");
         assert!(r.line().contains("keep track of more"), "{}", r.line());
         let s = b.pond.stats(None).unwrap();
@@ -27,7 +27,7 @@ fn a_request_that_no_address_space_holds_is_larger_than_the_device() {
         let mut b = Bench::new(config(mapping, 64 << 20));
         for bytes in [u64::MAX, u64::MAX - 511, 1 << 63] {
             let e = b.alloc(PoolId::DEFAULT, Some(1), bytes).unwrap_err();
-            let r = b.pond.explain(PoolId::DEFAULT, Some(1), bytes, &e);
+            let r = b.pond.explain(PoolId::DEFAULT, Some(1), bytes);
             assert_eq!(
                 (e.code(), r.reason),
                 (Code::OutOfMemory, OomReason::LargerThanDevice),

@@ -113,7 +113,7 @@ memory_stats! {
         active_bytes
         /// Bytes of the pieces of `inactive_split`; of the `small_pool`, with what rounding to units costs.
         inactive_split_bytes
-        /// Bytes in live blocks as they were asked for.
+        /// Bytes of the blocks of `active` as they were asked for.
         requested_bytes
     }
     flows {
@@ -153,6 +153,9 @@ memory_stats! {
         /// The largest request that can be served with what the device has beside that, as far as the limits let it be
         /// taken. Nothing is taken to find out, and others may be faster.
         largest_free_bytes
+        /// The part of `free_bytes` that no single request could have from what is reserved, in millionths: 0 where all of
+        /// it could be one block.
+        fragmentation_ppm
     }
 }
 
@@ -196,11 +199,18 @@ impl MemoryStats {
         all
     }
 
+    /// Sets `fragmentation_ppm` by what else is told.
+    pub(crate) fn fragmented(mut self) -> MemoryStats {
+        let stray = self.free_bytes.saturating_sub(self.largest_cached_bytes);
+        self.fragmentation_ppm = match self.free_bytes {
+            0 => 0,
+            free => (u128::from(stray) * 1_000_000 / u128::from(free)) as u64,
+        };
+        self
+    }
+
     /// The part of the free bytes that no single request could have, of 1: 0 where all of it could be one block.
     pub fn fragmentation(&self) -> f64 {
-        match self.free_bytes {
-            0 => 0.0,
-            free => 1.0 - self.largest_cached_bytes.min(free) as f64 / free as f64,
-        }
+        self.fragmentation_ppm as f64 / 1e6
     }
 }

@@ -247,7 +247,6 @@ impl Backing for DeviceBacking {
     }
 
     fn streams(&self, each: &mut dyn FnMut(u64)) {
-        let all = if self.device.external_streams().is_some() { vec![EVERY] } else { self.made_here() };
-        all.into_iter().for_each(each);
+        if self.device.external_streams().is_some() { each(EVERY) } else { self.each_made_here(each) }
     }
 }

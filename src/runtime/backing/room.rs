@@ -12,6 +12,11 @@ impl DeviceBacking {
         Ok(told.map(|m| m.free.saturating_sub(self.headroom.load(Relaxed))))
     }
 
+    /// [B] of the device that are left to others.
+    pub(crate) fn headroom(&self) -> u64 {
+        self.headroom.load(Relaxed)
+    }
+
     /// Sets how many bytes of the device are left to others.
     pub(crate) fn set_headroom(&self, bytes: u64) {
         self.headroom.store(bytes, Relaxed);

@@ -6,6 +6,7 @@ use crate::base::sync::system::lock;
 use crate::core::{EVERY, Order};
 use crate::device::StreamId;
 use crate::runtime::entry::reentry;
+use std::ops::Bound::{Excluded, Unbounded};
 
 impl DeviceBacking {
     pub(crate) fn add_stream(&self, stream: StreamId) {
@@ -19,6 +20,17 @@ impl DeviceBacking {
     /// The default stream, and the streams that were created here and have not ended.
     pub(crate) fn made_here(&self) -> Vec<StreamId> {
         lock(&self.streams).iter().copied().collect()
+    }
+
+    /// Calls `each` for every one of them, with nothing locked, and without a list of them: the host may have no memory for
+    /// it.
+    pub(crate) fn each_made_here(&self, each: &mut dyn FnMut(StreamId)) {
+        let after = |last| lock(&self.streams).range((last, Unbounded)).next().copied();
+        let mut at = after(Unbounded);
+        while let Some(stream) = at {
+            each(stream);
+            at = after(Excluded(stream));
+        }
     }
 
     /// Whether work that is queued on a stream of the device, or on all that have ended (`EVERY`), is all done; `false`

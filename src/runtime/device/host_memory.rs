@@ -346,8 +346,8 @@ impl HostMemory<'_> {
         for (addr, bytes) in all {
             first = first.and(self.0.device().host_free(addr, bytes));
         }
-        let unified: Vec<_> = lock(&self.0.unified.0).drain().collect();
-        for (addr, bytes, ()) in unified {
+        let unified: Vec<_> = lock(&self.0.unified.0).ranges.drain().collect();
+        for (addr, bytes, _) in unified {
             first = first.and(self.0.unified_memory().facet().and_then(|u| u.free(addr, bytes)));
         }
         first

@@ -13,5 +13,6 @@ pub(super) mod sharing;
 pub(super) mod state;
 pub(super) mod streams;
 pub(super) mod table;
+pub(super) mod tags;
 pub(super) mod unified;
 pub(crate) mod zeroed;

@@ -6,6 +6,7 @@ use crate::fail;
 use crate::runtime::device::state::DeviceState;
 use crate::runtime::device::table;
 use crate::runtime::entry::reentry::{self, may_block};
+use crate::runtime::oom::explain;
 use std::sync::Arc;
 
 /// The streams of an open device, with every argument checked before the device sees it. Get it with [`DeviceState::streams`].
@@ -62,6 +63,7 @@ impl DeviceStreams<'_> {
     /// Creates a stream. The caller ends it with [`destroy`](Self::destroy).
     pub fn create(&self) -> Result<StreamId> {
         let _pass = self.0.enter()?;
+        explain::prepare(); // for a thread more that may fail for the first time
         let stream = self.0.device().streams().create()?;
         self.0.memory().streams().created(stream);
         Ok(stream)

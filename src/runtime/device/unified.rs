@@ -7,6 +7,7 @@ use crate::device::{Advice, StreamId, Unified, UnifiedPlace};
 use crate::fail;
 use crate::runtime::device::state::DeviceState;
 use crate::runtime::device::table;
+use crate::runtime::entry::tags;
 
 /// The unified memory of an open device, which host and device address alike. Get it with [`DeviceState::unified_memory`].
 #[derive(Clone, Copy)]
@@ -34,7 +35,10 @@ impl UnifiedMemory<'_> {
             return Ok(0);
         }
         let addr = self.facet()?.alloc(bytes)?;
-        lock(&self.0.unified.0).put(addr, bytes, ());
+        let tag = tags::current();
+        let mut unified = lock(&self.0.unified.0);
+        unified.ranges.put(addr, bytes, tag);
+        unified.tags.count_in(tag, bytes);
         Ok(addr)
     }
 
@@ -45,10 +49,18 @@ impl UnifiedMemory<'_> {
         if addr == 0 {
             return Ok(());
         }
-        let taken = lock(&self.0.unified.0).take(addr, "unified");
-        let (bytes, ()) = taken.map_err(|e| self.0.host_memory().or_a_block(addr, e))?;
+        let taken = {
+            let mut unified = lock(&self.0.unified.0);
+            let taken = unified.ranges.take(addr, "unified");
+            taken.inspect(|&(bytes, tag)| unified.tags.count_out(tag, bytes))
+        };
+        let (bytes, tag) = taken.map_err(|e| self.0.host_memory().or_a_block(addr, e))?;
         let freed = self.facet().and_then(|u| u.free(addr, bytes));
-        freed.inspect_err(|_| lock(&self.0.unified.0).put(addr, bytes, ()))
+        freed.inspect_err(|_| {
+            let mut unified = lock(&self.0.unified.0);
+            unified.ranges.put(addr, bytes, tag);
+            unified.tags.count_in(tag, bytes);
+        })
     }
 
     /// Queues on `stream` that the pages of a range of unified memory go to `place`, so that work after it, there, finds

@@ -12,13 +12,40 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
     /// The devices on which this thread is in a call, by the address of the object that backs their memory.
-    static CALLS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    static CALLS: RefCell<Calls> = const { RefCell::new(Calls { count: 0, first: [0; 4], more: Vec::new() }) };
     /// Whether this thread runs a stream callback. No destructor, so it works at thread exit too.
     static IN_STREAM_CALLBACK: Cell<bool> = const { Cell::new(false) };
     /// Whether this thread runs a segment callback.
     static IN_SEGMENT_CALLBACK: Cell<bool> = const { Cell::new(false) };
     /// How many hooks and out-of-memory callbacks this thread is in. No destructor, as above.
     static IN_CALLS_OUT: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Addresses, the newest last. The first few need no memory of the host, which may have none left when a request fails.
+#[derive(Default)]
+struct Calls {
+    count: usize,
+    first: [usize; 4],
+    more: Vec<usize>,
+}
+
+impl Calls {
+    fn push(&mut self, at: usize) {
+        match self.first.get_mut(self.count) {
+            Some(slot) => *slot = at,
+            None => self.more.push(at),
+        }
+        self.count += 1;
+    }
+
+    fn pop(&mut self) {
+        self.more.pop();
+        self.count = self.count.saturating_sub(1);
+    }
+
+    fn contains(&self, at: usize) -> bool {
+        self.first.iter().take(self.count).chain(&self.more).any(|&a| a == at)
+    }
 }
 
 /// The thread is in a hook or an out-of-memory callback until this is dropped.
@@ -66,7 +93,7 @@ impl Drop for InCall {
 /// Whether this thread is in a call on the device that `of` backs.
 pub(crate) fn is_in_call<T>(of: &T) -> bool {
     let at = std::ptr::from_ref(of).addr();
-    CALLS.try_with(|c| c.borrow().contains(&at)).unwrap_or(false)
+    CALLS.try_with(|c| c.borrow().contains(at)).unwrap_or(false)
 }
 
 /// Runs a stream callback. It may be called during a call on a device, but counts as outside of it. Tags that it leaves

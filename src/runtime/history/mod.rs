@@ -149,7 +149,8 @@ impl DeviceState {
         if let Some(sink) = sink {
             tape.stream_to(Box::new(sink)).inspect_err(|_| self.memory().watchers().remove(&observer))?;
         }
-        *lock(&self.tapes.history) = Some(Running { tape, observer, told: true });
+        let old = lock(&self.tapes.history).replace(Running { tape, observer, told: true });
+        drop(old); // with the lock released: its ring goes back
         Ok(())
     }
 
@@ -210,7 +211,8 @@ impl DeviceState {
             tape.stream_to(sink)
         });
         begun.inspect_err(|_| self.memory().watchers().remove(&observer))?;
-        *lock(&self.tapes.record) = Some(Running { tape, observer, told: true });
+        let old = lock(&self.tapes.record).replace(Running { tape, observer, told: true });
+        drop(old); // with the lock released: its ring goes back
         Ok(())
     }
 

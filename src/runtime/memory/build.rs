@@ -12,6 +12,7 @@ use crate::base::sync::system::{Mutex, lock};
 use crate::core::Pond;
 use crate::device::{Device, MemoryInfo};
 use crate::runtime::entry::usage::Usage;
+use crate::runtime::oom::explain;
 use crate::runtime::oom::rescue::Rescue;
 use crate::runtime::options::{Backend, Key, Options, Value};
 use crate::runtime::unpooled::Unpooled;
@@ -63,6 +64,7 @@ impl Memory {
             }
             options.settle(Key::Backend, Value::Backend(Backend::Native));
         }
+        explain::prepare();
         // Before any memory is created.
         make_for_fabric(&*device, &options);
         let observers = Arc::<Observers>::default();

@@ -12,6 +12,14 @@ static NOBODYS: HeapSeat = HeapSeat::nobodys();
 #[cfg(not(loom))]
 static FAST_PATHS: FastPaths<HeapState, Way> = FastPaths::new(&NOBODYS);
 
+/// The name of a fast path on which everything is noted, for a pool and a stream. It lies in the same slot. No caller has
+/// such a number for anything.
+#[inline(always)]
+pub(crate) fn noted([number, stream]: Name) -> Name {
+    const NOTED: u64 = 0x5E97_2C4D << 32;
+    [number ^ NOTED, stream]
+}
+
 /// Enters the heap to which the calling thread has a fast path that is open under this name, if it used it lately.
 #[inline(always)]
 pub(crate) fn enter(name: Name) -> Option<EnteredHeap> {

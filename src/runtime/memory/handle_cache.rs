@@ -105,7 +105,23 @@ impl Entry {
         let near = self.pooled.near_range();
         // Read once more inside the lock: whoever changes one of these closes the fast path after that.
         let may = || find(number).is_some_and(|e| std::ptr::eq(e, self)) && self.pooled.near_range() == near;
-        self.pooled.pond.fast_paths().open(self.pool, [number, stream], near, self.pooled, may)
+        self.pooled.pond.fast_paths().open(self.pool, [number, stream], near, None, self.pooled, may)
+    }
+
+    /// The same for a pool that is watched, and under another name: whoever enters by that one notes what is done in the
+    /// ring of the only one who watches. `None`: there is none, or the thread does not own the heap.
+    #[inline]
+    pub(crate) fn open_noted_path(&'static self, number: u64, stream: u64) -> Option<HeapPath> {
+        let ring = self.pooled.observers.quick()?;
+        let near = self.pooled.near_range();
+        // As above.
+        let may = || {
+            find_watched(number).is_some_and(|e| std::ptr::eq(e, self))
+                && self.pooled.near_range() == near
+                && self.pooled.observers.quick().is_some_and(|r| std::ptr::eq(r, ring))
+        };
+        let name = fast_paths::noted([number, stream]);
+        self.pooled.pond.fast_paths().open(self.pool, name, near, Some(ring), self.pooled, may).ok()
     }
 
     /// The memory of the pool's device; stays valid after the end of the pool.

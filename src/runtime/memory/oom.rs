@@ -1,9 +1,11 @@
 //! What becomes of a request that found no memory: its report, the callbacks that may free some, and the count.
 
+use super::pooled::config_of;
 use super::requests::Request;
 use super::state::{How, Memory};
 use crate::base::error::{Code, Error, Result};
-use crate::core::{LiveAndFreed, OomReport, PoolId};
+use crate::core::{LiveAndFreed, OomReport, Pond, PoolId};
+use crate::device::Device;
 use crate::fail;
 use crate::runtime::entry::tags;
 use crate::runtime::oom::explain::ask_device;
@@ -13,6 +15,11 @@ use std::sync::Arc;
 /// The out-of-memory callbacks of one device. Get it with [`Memory::oom_callbacks`].
 #[derive(Clone, Copy)]
 pub struct OomCallbacks<'a>(&'a Memory);
+
+/// Whether the device's sizes can be pooled. It is not called.
+fn could_pool(device: &dyn Device) -> bool {
+    config_of(device, false).is_ok_and(|c| Pond::span(&c).is_ok())
+}
 
 impl Request {
     /// The error of a request, with a report where it is a lack of memory.
@@ -26,14 +33,15 @@ impl Request {
             memory.names.complete(r);
         };
         match &memory.how {
-            How::Pooled(p) => asked.explained(e, complete, |e| {
-                let mut r = p.pond.explain(asked.pool, asked.stream, asked.bytes, e);
+            How::Pooled(p) => asked.explained(e, complete, || {
+                let mut r = p.pond.explain(asked.pool, asked.stream, asked.bytes);
                 ask_device(&mut r, &*p.device, &p.supply, p.pond.order());
                 r
             }),
-            How::Unpooled(u) => asked.explained(e, complete, |e| {
-                let mut r = u.explain(asked.pool, asked.stream, asked.bytes, e);
+            How::Unpooled(u) => asked.explained(e, complete, || {
+                let mut r = u.explain(asked.pool, asked.stream, asked.bytes);
                 ask_device(&mut r, u.device(), u.supply(), u.order());
+                r.could_pool = could_pool(u.device());
                 r
             }),
         }

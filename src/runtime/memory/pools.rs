@@ -8,6 +8,7 @@ use super::{handle_cache, pool_numbers};
 use crate::base::error::{Code, Error, Result};
 use crate::core::{PoolId, Stats};
 use crate::fail;
+use crate::runtime::oom::explain;
 use crate::runtime::watch::pool_names::PoolNames;
 use std::sync::Arc;
 
@@ -25,6 +26,7 @@ impl Memory {
 impl Pools<'_> {
     /// A new pool whose reserved bytes never exceed `limit` (0: none).
     pub fn create(&self, limit: u64) -> Result<PoolId> {
+        explain::prepare();
         match self.0.open()? {
             How::Pooled(p) => p.pond.pool_create(limit, false),
             How::Unpooled(u) => u.pool_create(limit),
@@ -180,7 +182,10 @@ impl Pools<'_> {
     /// already.
     #[cold]
     pub(crate) fn naming(&self, pool: PoolId, e: Error) -> Error {
-        match self.name(pool).filter(|_| e.oom_report().is_none()) {
+        if e.oom_report().is_some() {
+            return e; // and the host may have no memory for the name
+        }
+        match self.name(pool) {
             Some(name) => Error::new(e.code(), format!("pool {name:?}: {}", e.message())),
             None => e,
         }

@@ -219,7 +219,7 @@ impl Request {
     fn count_failure(self, memory: &Memory, e: &Error) {
         let Asked { pool, stream, bytes } = self.asked;
         if e.code() == Code::OutOfMemory {
-            memory.watchers().failed(&self.asked);
+            memory.watchers().failed(&self.asked, e);
             nvtx::mark(c"out of memory", bytes);
             match &memory.how {
                 How::Pooled(p) => p.pond.count_out_of_memory(pool, stream),

@@ -1,33 +1,15 @@
 //! The statistics in full: of a device, its pools and its streams.
 
 use super::state::{How, Memory};
-use crate::base::error::Result;
+use crate::base::error::{Code, Error, Result};
 use crate::base::histogram::Durations;
-use crate::core::{BlockState, BlockStates, Flow, Layout, MemoryStats, PoolId, Split, Stats, TagStats};
+use crate::core::{
+    BlockRecord, BlockState, BlockStates, Flow, Layout, MemoryStats, PoolId, SegmentRecord, Split, Stats,
+    StreamStats, TagStats,
+};
 use crate::runtime::entry::tags::Tag;
 use crate::runtime::watch::latency::Latency;
 use std::collections::BTreeMap;
-
-/// What a stream has of a device, or of one of its pools.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StreamStats {
-    /// The stream; `None` for blocks that every stream may use, and for what a stream left that has ended.
-    pub stream: Option<u64>,
-    /// Live blocks, and their bytes as they were asked for and after rounding.
-    pub blocks: u64,
-    /// See `blocks`.
-    pub requested_bytes: u64,
-    /// See `blocks`.
-    pub allocated_bytes: u64,
-    /// Freed blocks that wait, and their bytes.
-    pub waiting_blocks: u64,
-    /// See `waiting_blocks`.
-    pub waiting_bytes: u64,
-    /// Free pieces that serve its requests first, and their bytes.
-    pub free_blocks: u64,
-    /// See `free_blocks`.
-    pub free_bytes: u64,
-}
 
 /// Of memory without pooling: each block is a segment of its own, and nothing is free.
 fn unpooled(s: &Stats) -> MemoryStats {
@@ -41,7 +23,7 @@ fn unpooled(s: &Stats) -> MemoryStats {
         allocated_bytes: split(s.allocated),
         reserved_bytes: split(s.reserved),
         active_bytes: split(s.active),
-        requested_bytes: split(s.requested),
+        requested_bytes: split(s.active_requested),
         num_ooms: s.out_of_memory_count,
         num_device_alloc: s.segments.total,
         num_device_free: s.segments.total.saturating_sub(s.segments.current),
@@ -79,7 +61,7 @@ impl MemoryStatistics<'_> {
                 let mut m = p.pond.statistics().full(pool, free())?;
                 [m.num_device_alloc, m.num_device_free] = p.supply.calls().counts_done();
                 m.num_oom_rejections = p.supply.calls().rejections();
-                Ok(m)
+                Ok(m.fragmented())
             }
             How::Unpooled(u) => {
                 let s = pool.map_or_else(|| Ok(u.stats()), |p| u.pool_stats(p))?;
@@ -89,7 +71,7 @@ impl MemoryStatistics<'_> {
                 let device = u.stats();
                 let most = room(device.limit, device.reserved.current).min(room(s.limit, s.reserved.current));
                 m.largest_free_bytes = most.min(free());
-                Ok(m)
+                Ok(m.fragmented())
             }
         }
     }
@@ -112,6 +94,23 @@ impl MemoryStatistics<'_> {
             How::Pooled(p) => p.layout(),
             How::Unpooled(u) => u.layout(),
         }
+    }
+
+    /// All memory that is reserved, of one pool or of all, sorted by address, all of one moment; see [`Layout::segments`](crate::core::Layout::segments).
+    /// Nobody allocates or frees on the device while it is collected, as for a snapshot.
+    pub fn segments(&self, pool: Option<PoolId>) -> Result<Vec<SegmentRecord>> {
+        let layout = self.layout()?;
+        if pool.is_some_and(|p| layout.pools.iter().all(|known| known.0 != p)) {
+            return Err(Error::new(Code::InvalidArgument, "no such pool, or it was destroyed"));
+        }
+        let mut all = Vec::new();
+        let wanted = |s: &SegmentRecord| pool.is_none_or(|p| s.pool == Some(p));
+        for s in layout.segments().filter(wanted) {
+            let none = |_| Error::new(Code::OutOfMemory, "no host memory for the list of segments");
+            all.try_reserve(1).map_err(none)?;
+            all.push(s);
+        }
+        Ok(all)
     }
 
     /// The peaks of the device's account start again from the current values.
@@ -162,23 +161,32 @@ impl MemoryStatistics<'_> {
         Ok(())
     }
 
-    /// What each stream has of the device, or of one of its pools, by stream: by a walk
-    /// ([`Memory::blocks`]), with its price.
+    /// What each stream has of the device, or of one of its pools, by stream.
     pub fn by_stream(&self, pool: Option<PoolId>) -> Result<Vec<StreamStats>> {
-        let mut all: BTreeMap<Option<u64>, StreamStats> = BTreeMap::new();
-        for b in self.0.blocks(pool, BlockStates::all())? {
-            let s = all.entry(b.stream).or_insert(StreamStats { stream: b.stream, ..StreamStats::default() });
-            let (count, bytes) = match b.state {
-                BlockState::Live => {
-                    s.requested_bytes += b.requested;
-                    (&mut s.blocks, &mut s.allocated_bytes)
-                }
-                BlockState::Waiting => (&mut s.waiting_blocks, &mut s.waiting_bytes),
-                BlockState::Free => (&mut s.free_blocks, &mut s.free_bytes),
-            };
-            *count += 1;
-            *bytes += b.size;
+        let how = self.0.open()?;
+        self.0.free_deferred();
+        match how {
+            How::Pooled(p) => p.pond.statistics().streams(pool),
+            How::Unpooled(u) => Ok(by_stream(&u.blocks(pool, BlockStates::all())?)),
         }
-        Ok(all.into_values().collect())
     }
+}
+
+/// What each stream has, by a list of all blocks.
+fn by_stream(blocks: &[BlockRecord]) -> Vec<StreamStats> {
+    let mut all: BTreeMap<Option<u64>, StreamStats> = BTreeMap::new();
+    for b in blocks {
+        let s = all.entry(b.stream).or_insert(StreamStats { stream: b.stream, ..StreamStats::default() });
+        let (count, bytes) = match b.state {
+            BlockState::Live => {
+                s.requested_bytes += b.requested;
+                (&mut s.blocks, &mut s.allocated_bytes)
+            }
+            BlockState::Waiting => (&mut s.waiting_blocks, &mut s.waiting_bytes),
+            BlockState::Free => (&mut s.free_blocks, &mut s.free_bytes),
+        };
+        *count += 1;
+        *bytes += b.size;
+    }
+    all.into_values().collect()
 }

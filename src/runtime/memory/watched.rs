@@ -7,13 +7,15 @@ use super::marks::Mark;
 use super::pooled::{Block, Given, Pooled};
 use super::requests::Request;
 use super::state::{How, Memory, ended};
-use crate::base::error::Result;
-use crate::core::{Freed, Freeing, Heap, PoolId, PoolRef, Restored};
+use crate::base::error::{Error, Result};
+use crate::core::{
+    EnteredHeap, Freed, Freeing, Heap, Noted, OomMissing, OomReport, PoolId, PoolRef, Restored, Reused,
+};
 use crate::device::StreamId;
 use crate::runtime::memory::handle_cache;
 use crate::runtime::oom::explain::Asked;
 use crate::runtime::watch::latency::Latency;
-use crate::runtime::watch::observe::{Event, EventKind, Observer, Observers};
+use crate::runtime::watch::observe::{Event, EventKind, Observer, Observers, Quick, words_of};
 use std::sync::Arc;
 
 /// The observers of one device's memory. Get it with [`Memory::watchers`].
@@ -88,6 +90,32 @@ impl Request {
     }
 }
 
+/// Notes a request that the fast path has served.
+#[inline(always)]
+pub(crate) fn note_alloc(noted: Noted, addr: u64, bytes: u64, stream: StreamId) {
+    let Noted { ring, pool, charged } = noted;
+    ring.push_short(&words_of(Quick::Alloc, addr, charged, bytes, stream, pool));
+}
+
+/// The same before the address of the block is known.
+#[cold]
+#[inline(never)]
+pub(crate) fn note_almost(noted: Noted, block: Reused, heap: &'static Heap, bytes: u64, stream: StreamId) {
+    let (Reused::Block(offset) | Reused::Full(offset)) = block;
+    if let Some(Ok(addr)) = heap.outside().map(|outside| outside.address(offset)) {
+        note_alloc(noted, addr, bytes, stream);
+    }
+}
+
+/// Frees a block on the fast path, and notes that. `false`: nothing was done.
+#[inline(always)]
+pub(crate) fn free_noted(heap: EnteredHeap, addr: u64, stream: StreamId) -> bool {
+    let Some((Noted { ring, pool, charged }, bytes, position)) = heap.free_noted(addr) else { return false };
+    // At once: no stream but the block's own has used it.
+    ring.put_short(position, &words_of(Quick::Free, addr, charged, bytes, stream, pool));
+    true
+}
+
 impl Watchers<'_> {
     /// Adds an observer, which receives the events of the memory until [`remove`](Self::remove) or the end of the device.
     /// Calls that run at that moment may go unreported. `NotInitialized` once the device has ended.
@@ -130,9 +158,11 @@ impl Watchers<'_> {
     }
 
     /// Reports a request that failed for lack of memory. No lock is held.
-    pub(super) fn failed(&self, asked: &Asked) {
+    pub(super) fn failed(&self, asked: &Asked, e: &Error) {
         let Asked { pool, stream, bytes } = *asked;
-        self.0.observers.tell(Event { stream, pool, ..Event::range(EventKind::Oom, 0, bytes) });
+        let known = |r: &Arc<OomReport>| !r.missing.intersects(OomMissing::DEVICE_FREE | OomMissing::ALL);
+        let free = e.oom_report().filter(known).map(|r| r.device_free);
+        self.0.observers.tell(Event { stream, pool, ..Event::failure(free, bytes) });
         self.0.observers.failed();
     }
 
@@ -203,27 +233,55 @@ impl Pooled {
     #[inline(always)]
     pub(crate) fn alloc_quick_watched(&self, pool: PoolRef, stream: StreamId, bytes: u64) -> Given {
         let given = self.alloc_quick(pool.place, stream, bytes);
-        let address = match given {
+        match (&given, self.observers.quick()) {
+            (&Given::Block(address), Some(ring)) => {
+                let size = self.pond.watched().charged(bytes);
+                ring.push_short(&words_of(Quick::Alloc, address, size, bytes, stream, pool.id.0));
+            }
+            _ => self.tell_given(&given, stream, bytes, pool.id),
+        }
+        given
+    }
+
+    /// Tells of what the first step of a request has given, where that is not simply written down.
+    #[cold]
+    #[inline(never)]
+    fn tell_given(&self, given: &Given, stream: StreamId, bytes: u64, pool: PoolId) {
+        let address = match *given {
             Given::Block(address) => address,
             Given::Almost(offset, _) => self.places.address(offset).unwrap_or(0),
             Given::Missed => 0,
         };
         if address != 0 {
             let size = self.pond.watched().charged(bytes);
-            self.observers.tell_alloc(address, size, bytes, stream, pool.id);
+            self.observers.tell_words(words_of(Quick::Alloc, address, size, bytes, stream, pool.0));
             self.observers.breathe();
         }
-        given
     }
 
     /// The first step of a free, the same. Returns whether the block is freed; otherwise nothing was done. Never panics.
     #[inline(always)]
     pub(crate) fn free_quick_watched(&self, addr: u64, stream: StreamId) -> bool {
         let Some(offset) = self.places.near(addr) else { return false };
-        let tell = |heap: &Heap, size, bytes| {
+        let Some(ring) = self.observers.quick() else { return self.free_told(addr, offset, stream) };
+        // Its place among the events is that of the moment at which others may have the block.
+        let mut noted = (0, 0, 0, 0);
+        let note = |heap: &Heap, size, bytes| noted = (ring.claim(), heap.pool(), size, bytes);
+        let done = matches!(self.pond.free_quick(offset, Some(stream), None, note), Freed::Done);
+        if done {
+            let (position, pool, size, bytes) = noted;
             // At once: no stream but the block's own has used it.
-            let pool = PoolId(heap.pool());
-            self.observers.tell_free(addr, size, bytes, stream, pool);
+            ring.put_short(position, &words_of(Quick::Free, addr, size, bytes, stream, pool));
+        }
+        done
+    }
+
+    /// The same where that is not simply written down.
+    #[cold]
+    #[inline(never)]
+    fn free_told(&self, addr: u64, offset: u64, stream: StreamId) -> bool {
+        let tell = |heap: &Heap, size, bytes| {
+            self.observers.tell_words(words_of(Quick::Free, addr, size, bytes, stream, heap.pool()));
         };
         let done = matches!(self.pond.free_quick(offset, Some(stream), None, tell), Freed::Done);
         if done {

@@ -1,9 +1,9 @@
 //! Attaches the out-of-memory report to the error of a request, and adds what only the device knows.
 //!
-//! No lock is held here, and nothing is allocated on the device. If a part of the report cannot be had, the report says
-//! so; the request still fails with its own error.
+//! No lock is held here, and nothing is allocated, neither on the device nor on the host, which may have no memory left
+//! either. If a part of the report cannot be had, the report says so; the request still fails with its own error.
 
-use crate::base::error::{Code, Error};
+use crate::base::error::{Code, Error, spare};
 use crate::core::{OomMissing, OomReport, Order, PoolId};
 use crate::device::{Device, MemoryInfo, StreamId};
 use crate::runtime::backing::DeviceBacking;
@@ -26,12 +26,12 @@ impl Asked {
         self,
         e: Error,
         complete: impl FnOnce(&mut OomReport),
-        explain: impl FnOnce(&Error) -> OomReport,
+        explain: impl FnOnce() -> OomReport,
     ) -> Error {
         if e.code() != Code::OutOfMemory || e.oom_report().is_some() {
             return e;
         }
-        let made = catch_unwind(AssertUnwindSafe(|| explain(&e)));
+        let made = catch_unwind(AssertUnwindSafe(explain));
         let mut report = made.unwrap_or_else(|_| self.least());
         complete(&mut report);
         carrying(report)
@@ -46,9 +46,44 @@ impl Asked {
     }
 }
 
-/// The out-of-memory error that carries this report.
+/// Sees to it that some errors with a report are there before they are needed.
+pub(crate) fn prepare() {
+    spare::prepare(Code::OutOfMemory, OomReport::default);
+}
+
+/// The out-of-memory error that carries this report: one that was made beforehand, so that it takes no memory.
+#[cold]
 pub(crate) fn carrying(report: OomReport) -> Error {
-    Error::new(Code::OutOfMemory, report.line()).with(Arc::new(report))
+    let spare = Error::spare().map(|mut e| {
+        let done = e.edit(|r: &mut OomReport, line| {
+            r.clone_from(&report);
+            let _ = r.write_line(line); // what has no room is left out
+        });
+        (e, done)
+    });
+    match spare {
+        Some((e, true)) => e,
+        // There are none left: many threads have failed at once.
+        _ => Error::new(Code::OutOfMemory, report.line()).with(Arc::new(report)),
+    }
+}
+
+/// Changes the report of an out-of-memory error, and its line with it. Nothing happens to another error.
+#[cold]
+pub(crate) fn with_report(mut e: Error, change: impl Fn(&mut OomReport)) -> Error {
+    let done = e.edit(|r: &mut OomReport, line| {
+        change(r);
+        let _ = r.write_line(line);
+    });
+    // Somebody has a part of it.
+    match e.oom_report().filter(|_| !done) {
+        Some(report) => {
+            let mut r = (*report).clone();
+            change(&mut r);
+            carrying(r)
+        }
+        None => e,
+    }
 }
 
 /// Adds how much the device has free, if it can be asked now: not in its own callbacks, and not while one of its
@@ -61,10 +96,11 @@ pub(crate) fn ask_device(r: &mut OomReport, device: &dyn Device, supply: &Device
         _ => r.missing |= OomMissing::DEVICE_FREE,
     }
     if let Some((device, name)) = supply.owner() {
-        (r.device, r.device_name) = (Some(*device), name.clone());
+        (r.device, r.device_name) = (Some(*device), name.as_str().into());
     }
-    for h in &mut r.tags {
-        h.name = tags::name(h.tag).unwrap_or_default().to_owned();
+    for h in r.tags.iter_mut() {
+        h.name = tags::name(h.tag).unwrap_or_default().into();
     }
-    r.could_map = !r.maps && device.mapping().is_some();
+    r.could_map = r.pooled && !r.maps && device.mapping().is_some();
+    r.headroom = if r.pooled { supply.headroom() } else { 0 };
 }

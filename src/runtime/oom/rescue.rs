@@ -10,7 +10,7 @@ use crate::core::{LiveAndFreed, OomReport, OomStep, OomTried, PoolId};
 use crate::fail;
 use crate::runtime::entry::reentry::{CallOut, call_foreign, drop_foreign, waits_for_callbacks};
 use crate::runtime::nvtx;
-use crate::runtime::oom::explain::carrying;
+use crate::runtime::oom::explain::with_report;
 use crate::runtime::watch::numbers;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -147,6 +147,7 @@ impl Rescue {
             let _range = nvtx::range(c"out-of-memory retry", report.requested);
             let before = live();
             let called = self.call_all(&report);
+            drop(report); // so that the error can be used again
             let after = live();
             all.tries += called.tries;
             all.helped += called.helped;
@@ -163,13 +164,7 @@ impl Rescue {
                 break; // it was said only
             }
         }
-        Err(match end.oom_report().filter(|_| all.tries > 0).map(Arc::unwrap_or_clone) {
-            Some(mut r) => {
-                r.tried.push(all);
-                carrying(r)
-            }
-            None => end,
-        })
+        Err(if all.tries > 0 { with_report(end, |r| _ = r.tried.push(all)) } else { end })
     }
 
     fn is_empty(&self) -> bool {

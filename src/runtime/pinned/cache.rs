@@ -5,9 +5,11 @@
 use super::numbers::{HostMemoryStats, Times};
 use super::ranges::Ranges;
 use super::sizes::{SLAB_MAX, span_of};
+use super::tags::TagSums;
 use crate::base::error::Result;
 use crate::core::Counter;
 use crate::core::{Stream, Waits};
+use crate::runtime::entry::tags;
 use crate::runtime::watch::observe::{Event, EventKind, Observers};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -29,6 +31,8 @@ impl Use {
 pub(crate) struct Live {
     pub size: u64, // [B]
     pub uses: Vec<Use>,
+    /// What it is for; 0: nobody said.
+    pub tag: u16,
 }
 
 /// A freed block that streams may still use.
@@ -104,6 +108,7 @@ pub(crate) struct State {
     /// \[B\] that threads are giving back to it now; part of what is reserved.
     pub giving: u64,
     pub observers: Arc<Observers>,
+    pub tags: TagSums,
     pub more: More,
     /// The statistics in full at the last reset of what is accumulated.
     pub before: HostMemoryStats,
@@ -133,7 +138,9 @@ impl State {
     }
 
     fn enliven(&mut self, addr: u64, bytes: u64, size: u64) {
-        self.live.put(addr, bytes, Live { size, uses: Vec::new() });
+        let tag = tags::current();
+        self.live.put(addr, bytes, Live { size, uses: Vec::new(), tag });
+        self.tags.count_in(tag, bytes);
         self.tell(EventKind::Alloc, addr, bytes, size);
         self.stats.requested.add(bytes);
         self.stats.allocated.add(size);
@@ -170,6 +177,7 @@ impl State {
     pub(crate) fn end(&mut self, addr: u64) -> Result<Live> {
         let (bytes, live) = self.live.take(addr, "host")?;
         self.tell(EventKind::FreeRequested, addr, bytes, live.size);
+        self.tags.count_out(live.tag, bytes);
         self.stats.requested.sub(bytes);
         self.stats.allocated.sub(live.size);
         self.stats.blocks.sub(1);
@@ -251,6 +259,7 @@ impl State {
         }
         self.stats = HostStats::default();
         self.more = More::default();
+        self.tags = TagSums::default();
         self.before = HostMemoryStats::default();
         (all, waiting)
     }

@@ -7,3 +7,4 @@ mod ranges;
 pub(super) mod sizes;
 pub(super) mod state;
 mod statistics;
+pub(super) mod tags;

@@ -2,6 +2,7 @@
 
 use super::cache::State;
 use super::ranges::Ranges;
+use super::tags::TagSums;
 use crate::base::error::Result;
 use crate::base::sync::system::{Condvar, Mutex, lock};
 use crate::locks;
@@ -10,19 +11,27 @@ use crate::runtime::watch::observe::Observers;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Live ranges of unified memory.
+/// Live unified memory.
 #[derive(Default)]
-pub(crate) struct Table(pub(crate) Mutex<Ranges<()>>);
+pub(crate) struct UnifiedState {
+    /// Each range with its tag.
+    pub(crate) ranges: Ranges<u16>,
+    pub(crate) tags: TagSums,
+}
+
+/// The unified memory of one device.
+#[derive(Default)]
+pub(crate) struct Table(pub(crate) Mutex<UnifiedState>);
 
 impl Table {
     /// `None` when no live range holds `addr`; else whether `addr .. addr + bytes` lies in it.
     pub(crate) fn check(&self, addr: u64, bytes: u64) -> Option<Result<()>> {
-        lock(&self.0).check(addr, bytes)
+        lock(&self.0).ranges.check(addr, bytes)
     }
 
     /// Live ranges.
     pub(crate) fn live(&self) -> usize {
-        lock(&self.0).len()
+        lock(&self.0).ranges.len()
     }
 }
 

@@ -9,7 +9,7 @@ use super::output::Pace;
 use super::stack;
 use crate::base::clock::{self, Moment, Span};
 use crate::base::error::{Code, Error, Result};
-use crate::base::ring::{Ring, Seen};
+use crate::base::ring::{Lent, Ring, Seen};
 use crate::base::signals::without_signals;
 use crate::base::sync::system::lock;
 use crate::base::sync::{pause, system::Mutex};
@@ -61,7 +61,7 @@ pub(crate) trait Sink: Send {
 
 /// See the file's head.
 pub(crate) struct Tape {
-    ring: Arc<Ring>,
+    ring: Lent,
     depth: usize,
     patient: bool,
     begun: Moment,
@@ -82,7 +82,7 @@ pub(crate) struct Tape {
     pace: Arc<Pace>,
     /// How far the file had come when somebody had waited in vain.
     stuck: AtomicU64,
-    /// So many events are in the file.
+    /// The position behind the last event in the file, less those that it lacks.
     filed: AtomicU64,
     failure: Mutex<Option<String>>,
     thread: OnceLock<Thread>,
@@ -106,8 +106,8 @@ impl Observer for Tape {
         self.ring.push(&words, &frames[..count]);
     }
 
-    fn ring(&self) -> Option<&Arc<Ring>> {
-        (self.depth == 0).then_some(&self.ring)
+    fn ring(&self) -> Option<&'static Ring> {
+        (self.depth == 0).then_some(self.ring.ring())
     }
 
     fn breathes(&self) -> bool {
@@ -146,17 +146,18 @@ impl Tape {
         if depth > 0 {
             stack::callers(&mut [0; 2]); // what the unwinder does only once may allocate
         }
-        let ring = Ring::new(capacity, WORDS + depth).map_err(|e| {
+        let ring = Lent::new(capacity, WORDS + depth).map_err(|e| {
             Error::new(Code::OutOfMemory, format!("no memory for {capacity} events: {}", e.message()))
         })?;
         clock::start();
         let begun = Moment::now();
         Ok(Arc::new(Tape {
-            ring: Arc::new(ring),
+            taken: AtomicU64::new(ring.first()),
+            filed: AtomicU64::new(ring.first()),
+            ring,
             depth,
             patient,
             begun,
-            taken: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             asked: AtomicU64::new(0),
@@ -166,7 +167,6 @@ impl Tape {
             over: AtomicBool::new(true),
             pace: Arc::default(),
             stuck: AtomicU64::new(u64::MAX),
-            filed: AtomicU64::new(0),
             failure: Mutex::default(),
             thread: OnceLock::new(),
             handle: Mutex::default(),
@@ -231,7 +231,7 @@ impl Tape {
     /// What is in the ring up to this moment, the oldest first, and how many events that began earlier are not.
     pub(crate) fn read(&self, text: impl Fn(u64) -> Option<String>) -> (Vec<HistoryEvent>, u64) {
         let head = self.ring.head();
-        let from = head.saturating_sub(self.ring.capacity());
+        let from = head.saturating_sub(self.ring.capacity()).max(self.ring.first());
         let mut events = Vec::new();
         let mut record = vec![0; WORDS + self.depth];
         let until = Instant::now() + GRACE;
@@ -251,7 +251,7 @@ impl Tape {
                 events.push(HistoryEvent { event, frames, text });
             }
         }
-        let dropped = head - events.len() as u64;
+        let dropped = head - self.ring.first() - events.len() as u64;
         (events, dropped)
     }
 

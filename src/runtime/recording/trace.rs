@@ -5,6 +5,7 @@ use super::output::Output;
 use super::tape::Sink;
 use crate::base::clock;
 use crate::core::BlockRecord;
+use crate::runtime::entry::tags;
 use crate::runtime::watch::observe::{Event, EventKind};
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -29,6 +30,8 @@ pub(crate) struct TraceSink {
     live: HashMap<u64, (u64, bool)>,
     /// In the order in which they appear; the default one is 0.
     streams: HashMap<u64, u32>,
+    /// The tag of the requests that come now.
+    tag: u16,
     last: u64,
     lines: u64,
     lost: u64,
@@ -46,12 +49,13 @@ impl TraceSink {
             written: None,
             live: HashMap::new(),
             streams: HashMap::from([(0, 0)]),
+            tag: 0,
             last: 0,
             lines: 0,
             lost: 0,
         };
         for b in live {
-            sink.alloc(b.base, b.requested, b.stream, true);
+            sink.alloc(b.base, (b.requested, b.stream, b.tag), true);
         }
         sink
     }
@@ -68,7 +72,16 @@ impl TraceSink {
         self.lines += 1;
     }
 
-    fn alloc(&mut self, addr: u64, bytes: u64, stream: Option<u64>, before: bool) {
+    /// A line that tells the tag of what follows.
+    fn tell_tag(&mut self, tag: u16) {
+        self.tag = tag;
+        // The name of a tag may have anything in it.
+        let name: String = tags::name(tag).unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
+        let _ = writeln!(self.text, "# tag: {name}"); // into a string
+    }
+
+    /// A block is there: bytes, stream and tag.
+    fn alloc(&mut self, addr: u64, (bytes, stream, tag): (u64, Option<u64>, u16), before: bool) {
         match self.live.get_mut(&addr) {
             // It was allocated while the recording began, and is known.
             Some((_, early @ true)) => {
@@ -83,6 +96,9 @@ impl TraceSink {
         let stream = *self.streams.entry(stream.unwrap_or(0)).or_insert(next.min(MOST_STREAMS - 1));
         self.last += 1;
         self.live.insert(addr, (self.last, before));
+        if self.tag != tag {
+            self.tell_tag(tag);
+        }
         let id = self.last;
         self.line(format_args!("a {id} {bytes} {stream}\n"));
     }
@@ -107,7 +123,9 @@ impl Sink for TraceSink {
         self.now = Some((e.time.saturating_sub(self.begun), e.thread));
         match e.kind {
             _ if e.host => {}
-            EventKind::Alloc | EventKind::FreeRefused => self.alloc(e.address, e.requested, e.stream, false),
+            EventKind::Alloc | EventKind::FreeRefused => {
+                self.alloc(e.address, (e.requested, e.stream, e.tag), false)
+            }
             EventKind::FreeRequested => self.free(e.address),
             _ => {}
         }

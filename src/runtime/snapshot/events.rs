@@ -29,6 +29,8 @@ impl Stacks {
 pub(super) struct Kept {
     pub events: Vec<Event>,
     pub stacks: Stacks,
+    /// What the program has noted, each once. Number 1 is the first.
+    pub texts: Vec<String>,
     /// Of each block that lived or waited at the moment of the snapshot: the stack of its request.
     pub requests: HashMap<u64, u32>,
 }
@@ -67,6 +69,30 @@ impl Requests {
     }
 }
 
+impl Kept {
+    /// What an event's `text` says.
+    pub(super) fn text(&self, number: u32) -> &str {
+        let at = (number as usize).checked_sub(1);
+        at.and_then(|n| self.texts.get(n)).map_or("", |t| t)
+    }
+}
+
+/// Numbers for notes, each text once.
+#[derive(Default)]
+struct Texts<'a> {
+    all: Vec<String>,
+    numbers: HashMap<&'a str, u32>,
+}
+
+impl<'a> Texts<'a> {
+    fn number(&mut self, text: &'a str) -> u32 {
+        *self.numbers.entry(text).or_insert_with(|| {
+            self.all.push(text.to_owned());
+            self.all.len() as u32
+        })
+    }
+}
+
 /// The events of the device's own memory, in the form of PyTorch's: a block is freed by `free_requested` and
 /// `free_completed`, one of each. `unix_us` is the wall clock's time at `monotonic_ns`; the snapshot is that which the
 /// thread `taker` has taken last.
@@ -75,6 +101,7 @@ pub(super) fn of(history: &[HistoryEvent], taker: u32, unix_us: u64, monotonic_n
     let mut waiting = HashSet::new();
     let mut stacks = Stacks::default();
     let mut numbers: HashMap<&[u64], u32> = HashMap::new();
+    let mut texts = Texts::default();
     let mine = |h: &HistoryEvent| h.event.kind == EventKind::Snapshot && h.event.thread == taker;
     let moment = history.iter().rposition(mine);
     let mut requests = Requests { told: moment.is_none(), ..Requests::default() };
@@ -89,13 +116,20 @@ pub(super) fn of(history: &[HistoryEvent], taker: u32, unix_us: u64, monotonic_n
             }),
         };
         let time_us = unix_us.saturating_sub(monotonic_ns.saturating_sub(e.time) / 1000);
+        let (about_block, failed) =
+            (!e.is_segment() && e.kind != EventKind::Annotate, e.kind == EventKind::Oom);
+        let pooled = about_block && !matches!(e.kind, EventKind::Snapshot | EventKind::RecordStream);
         let event = |action| Event {
-            action,
-            time_us,
-            address: e.address,
+            address: if failed || e.kind == EventKind::Annotate { 0 } else { e.address },
             bytes: e.bytes,
+            requested: if about_block { e.requested } else { 0 },
+            device_free: e.device_free(),
             stream: e.stream.unwrap_or(0),
+            pool: pooled.then_some(e.pool),
+            thread: e.thread,
+            tag: e.tag,
             stack,
+            ..Event::new(action, time_us)
         };
         match e.kind {
             EventKind::Alloc => requests.given(e.address, stack),
@@ -129,10 +163,15 @@ pub(super) fn of(history: &[HistoryEvent], taker: u32, unix_us: u64, monotonic_n
             EventKind::SegmentUnmap => all.push(event(Action::SegmentUnmap)),
             EventKind::Oom => all.push(event(Action::Oom)),
             EventKind::Snapshot => all.push(event(Action::Snapshot)),
-            EventKind::FreeCompleted | EventKind::RecordStream | EventKind::Annotate => {}
+            EventKind::RecordStream => all.push(event(Action::RecordStream)),
+            EventKind::Annotate => {
+                let text = h.text.as_deref().map_or(0, |t| texts.number(t));
+                all.push(Event { text, ..event(Action::Annotate) });
+            }
+            EventKind::FreeCompleted => {}
         }
     }
-    Kept { events: all, stacks, requests: requests.stacks }
+    Kept { events: all, stacks, texts: texts.all, requests: requests.stacks }
 }
 
 #[cfg(test)]
@@ -170,22 +209,28 @@ mod tests {
             observe::Event { host: true, ..at(EventKind::Alloc, 9, 3_000_000) },
             at(EventKind::FreeRequested, 2, 3_000_000),
             at(EventKind::Annotate, 0, 3_000_000),
+            at(EventKind::RecordStream, 2, 3_000_000),
             at(EventKind::FreeCompleted, 2, 4_000_000),
             at(EventKind::FreeCompleted, 2, 4_000_000),
             at(EventKind::Alloc, 3, 4_000_000),
             at(EventKind::FreeRequested, 3, 5_000_000),
             at(EventKind::FreeRefused, 3, 5_000_000),
         ];
-        let history = history.map(|event| HistoryEvent { event, frames: Vec::new(), text: None });
+        let note = |e: &observe::Event| (e.kind == EventKind::Annotate).then(|| "epoch 2".to_owned());
+        let history = history.map(|event| HistoryEvent { event, frames: Vec::new(), text: note(&event) });
         let kept = of(&history, 0, 100_000, 5_000_000);
+        let noted = kept.events.iter().find(|e| e.action == Action::Annotate);
+        assert_eq!(noted.map(|e| kept.text(e.text)), Some("epoch 2"));
         let all: Vec<_> = kept.events.iter().map(|e| (e.action, e.address, e.time_us)).collect();
-        use Action::{Alloc, FreeCompleted, FreeRequested};
+        use Action::{Alloc, Annotate, FreeCompleted, FreeRequested, RecordStream};
         let want = [
             (Alloc, 1, 96_000),
             (FreeRequested, 1, 97_000),
             (FreeCompleted, 1, 97_000),
             (Alloc, 2, 98_000),
             (FreeRequested, 2, 98_000),
+            (Annotate, 0, 98_000),
+            (RecordStream, 2, 98_000),
             (FreeCompleted, 2, 99_000),
             (Alloc, 3, 99_000),
             (FreeRequested, 3, 100_000),

@@ -1,4 +1,4 @@
-//! A snapshot as JSON. `docs/seeing.md` describes it. Readers ignore unknown fields, so a new field does not change the
+//! A snapshot as JSON. `docs/snapshots.md` describes it. Readers ignore unknown fields, so a new field does not change the
 //! version.
 //!
 //! Written by hand: the text is streamed and needs a handful of tokens, and a JSON crate would add more code than this
@@ -6,7 +6,7 @@
 
 use super::callers::Callers;
 use super::contents::Snapshot;
-use super::event::Event;
+use super::event::{Action, Event};
 use super::sink::Sink;
 use crate::base::error::Result;
 use crate::core::{BlockState, Counter, Place, Placed, Span, Stats};
@@ -159,7 +159,7 @@ pub(super) fn write(
     j.key("events");
     j.open(b'[');
     for e in events {
-        event(&mut j, &e);
+        event(&mut j, &e, snapshot);
         j.out.rest()?;
     }
     j.close(b']');
@@ -244,6 +244,19 @@ fn segment(j: &mut Json<'_, '_>, span: &Span<'_>, snapshot: &Snapshot) -> Result
         j.out.rest()?;
     }
     j.close(b']');
+    if !span.pieces.is_empty() {
+        j.key("pieces");
+        j.open(b'[');
+        for p in span.pieces {
+            j.open(b'{');
+            j.pair("address", p.address);
+            j.pair("size_bytes", p.bytes);
+            j.pair("home", p.home);
+            j.close(b'}');
+            j.out.rest()?;
+        }
+        j.close(b']');
+    }
     j.close(b'}');
     Ok(())
 }
@@ -313,14 +326,32 @@ fn number_of_stack(j: &mut Json<'_, '_>, stack: u32) {
     }
 }
 
-fn event(j: &mut Json<'_, '_>, e: &Event) {
+fn event(j: &mut Json<'_, '_>, e: &Event, snapshot: &Snapshot) {
     j.open_line();
     j.key("action");
     j.text(e.action.name());
     j.pair("time_us", e.time_us);
-    j.pair(if e.action == super::event::Action::Oom { "device_free_bytes" } else { "address" }, e.address);
+    match e.action {
+        Action::Annotate => {
+            j.key("text");
+            j.text(snapshot.kept.text(e.text));
+        }
+        Action::Oom => e.device_free.into_iter().for_each(|n| j.pair("device_free_bytes", n)),
+        _ => j.pair("address", e.address),
+    }
     j.pair("size_bytes", e.bytes);
+    if e.requested != 0 && (e.action.is_of_a_block() || e.action == Action::Oom) {
+        j.pair("requested_bytes", e.requested);
+    }
     j.pair("stream", e.stream);
+    e.pool.into_iter().for_each(|p| j.pair("pool", p.0.into()));
+    if e.thread != 0 {
+        j.pair("thread", e.thread.into());
+    }
+    if let Some(tag) = Tag::of_number(e.tag) {
+        j.key("tag");
+        j.text(tag.name());
+    }
     number_of_stack(j, e.stack);
     j.close(b'}');
 }

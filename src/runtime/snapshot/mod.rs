@@ -37,7 +37,7 @@ mod torch;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum SnapshotFormat {
-    /// The JSON of `docs/seeing.md`, with a version.
+    /// The JSON of `docs/snapshots.md`, with a version.
     Json = 1,
     /// The pickle of `torch.cuda.memory._snapshot()`.
     TorchPickle = 2,

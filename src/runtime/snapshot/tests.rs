@@ -49,15 +49,22 @@ fn snapshot() -> Snapshot {
 
 fn text(format: SnapshotFormat, events: &[Event]) -> Vec<u8> {
     let mut out = Vec::new();
-    snapshot().write_with(format, events.iter().copied(), &mut out).unwrap();
+    let mut all = snapshot();
+    all.kept.texts = vec!["epoch \"2\"".to_owned()];
+    // An event with all that there is to tell.
+    let tag = Tag::new("kv_cache").unwrap().number();
+    let full = Event { requested: 500, pool: Some(PoolId(5)), thread: 8, tag, ..events[0] };
+    all.write_with(format, [full].into_iter().chain(events[1..].iter().copied()), &mut out).unwrap();
     out
 }
 
-const EVENTS: [Event; 4] = [
-    Event { action: Action::Alloc, time_us: 1, address: 1 << 40, bytes: 512, stream: 77, stack: 0 },
-    Event { action: Action::FreeRequested, time_us: 1, address: 1 << 39, bytes: 256, stream: 0, stack: 0 },
-    Event { action: Action::FreeCompleted, time_us: 2, address: 1 << 39, bytes: 256, stream: 0, stack: 0 },
-    Event { action: Action::Oom, time_us: 2, address: 12345, bytes: 1 << 33, stream: 0, stack: 0 },
+const EVENTS: [Event; 6] = [
+    Event { address: 1 << 40, bytes: 512, stream: 77, ..Event::new(Action::Alloc, 1) },
+    Event { address: 1 << 39, bytes: 256, ..Event::new(Action::FreeRequested, 1) },
+    Event { address: 1 << 39, bytes: 256, ..Event::new(Action::FreeCompleted, 2) },
+    Event { address: 1 << 40, stream: 78, thread: 9, ..Event::new(Action::RecordStream, 2) },
+    Event { text: 1, thread: 9, ..Event::new(Action::Annotate, 2) },
+    Event { device_free: Some(12345), bytes: 1 << 33, ..Event::new(Action::Oom, 2) },
 ];
 
 #[test]
@@ -74,7 +81,10 @@ fn the_json_of_a_small_snapshot() {
         r#""kind":"scattered","stream":77,"pool":5,"blocks":["#,
         r#""size_bytes":3145472,"span_bytes":3145728,"requested_bytes":3000000,"state":"waiting","tag":"kv_cache"}"#,
         r#""kind":"large","stream":null,"pool":6,"sleeps":true,"blocks":["#,
-        r#"{"action":"alloc","time_us":1,"address":1099511627776,"size_bytes":512,"stream":77},"#,
+        r#""size_bytes":512,"requested_bytes":500,"stream":77,"pool":5,"thread":8,"tag":"kv_cache"},"#,
+        r#"{"action":"free_requested","time_us":1,"address":549755813888,"size_bytes":256,"stream":0},"#,
+        r#"{"action":"record_stream","time_us":2,"address":1099511627776,"size_bytes":0,"stream":78,"thread":9},"#,
+        r#"{"action":"annotate","time_us":2,"text":"epoch \"2\"","size_bytes":0,"stream":0,"thread":9},"#,
         r#"{"action":"oom","time_us":2,"device_free_bytes":12345,"size_bytes":8589934592,"stream":0}]}"#,
     ];
     for part in want {
@@ -101,7 +111,9 @@ fn the_pickle_of_a_small_snapshot() {
     assert_eq!(find(&(1u64 << 42).to_le_bytes()), 0, "a pool that sleeps is left out");
     assert_eq!(find(b"device_free"), 1);
     assert_eq!(find(b"KMK\x05\x86"), 0);
-    assert_eq!(find(b"K\0K\x05\x86"), 1, "the pool as a tuple");
+    assert_eq!(find(b"K\0K\x05\x86"), 2, "the pool of a segment and of an event, as tuples");
+    assert_eq!((find(b"kv_cache"), find(b"user_metadata")), (2, 1), "of a block's frames, and of the event");
+    assert_eq!((find(b"epoch \"2\""), find(b"X\x0d\0\0\0record_stream"), find(b"START")), (1, 0, 1));
 }
 
 /// A history with callers: blocks and events have them, in the form that PyTorch's tools read, each written once.
@@ -130,7 +142,7 @@ fn callers_are_in_both_forms() {
         r#""requested_bytes":100,"state":"live","stack":1},"#,
         r#""requested_bytes":0,"state":"free"}"#,
         r#""state":"waiting","tag":"kv_cache","stack":1}"#,
-        r#""address":1099511627776,"size_bytes":64,"stream":0,"stack":1},"#,
+        r#""address":1099511627776,"size_bytes":64,"stream":0,"pool":0,"stack":1},"#,
         r#""action":"snapshot","time_us":5,"address":0,"size_bytes":64,"stream":0}]}"#,
     ];
     for part in want {

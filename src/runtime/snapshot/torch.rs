@@ -32,9 +32,19 @@ pub(super) fn write(
     })?;
     p.word("device_traces");
     // One list for each device up to this one.
+    let mut notes = Vec::new();
     let mut events = Some(events);
     p.list(0..=device, |p, n| match events.take_if(|_| n == device) {
-        Some(all) => p.list(all, |p, e| event(p, &e, &mut stacks)),
+        Some(all) => {
+            let all = all.filter(|e| {
+                if e.action == Action::Annotate {
+                    notes.push((e.time_us, e.text));
+                }
+                // PyTorch's tools know no other.
+                !matches!(e.action, Action::Annotate | Action::RecordStream)
+            });
+            p.list(all, |p, e| event(p, &e, &mut stacks))
+        }
         None => {
             p.nothing();
             Ok(())
@@ -43,7 +53,10 @@ pub(super) fn write(
     p.word("allocator_settings");
     settings(&mut p, &snapshot.settings);
     p.word("external_annotations");
-    p.nothing();
+    p.list(notes, |p, (time_us, text)| {
+        note(p, device, time_us, snapshot.kept.text(text));
+        Ok(())
+    })?;
     p.close_dict();
     p.end();
     Ok(())
@@ -103,7 +116,8 @@ struct Stacks<'a> {
     snapshot: &'a Snapshot,
     loaded: Callers,
     frames: HashMap<u64, Kept>,
-    lists: HashMap<u32, Kept>,
+    /// By the number of the tag and that of the stack.
+    lists: HashMap<(u16, u32), Kept>,
 }
 
 impl Stacks<'_> {
@@ -111,9 +125,10 @@ impl Stacks<'_> {
     /// them.
     fn write(&mut self, p: &mut Pickle<'_, '_>, tag: Option<Tag>, stack: u32) -> Result<()> {
         let frames = self.snapshot.kept.stacks.get(stack);
-        match self.lists.get(&stack) {
+        let key = (tag.map_or(0, Tag::number), stack);
+        match self.lists.get(&key) {
             _ if tag.is_none() && frames.is_empty() => p.nothing(),
-            Some(&known) if tag.is_none() => p.again(known),
+            Some(&known) => p.again(known),
             _ => {
                 let all = tag.iter().map(Err).chain(frames.iter().map(Ok));
                 p.list(all, |p, frame| {
@@ -123,9 +138,7 @@ impl Stacks<'_> {
                     }
                     Ok(())
                 })?;
-                if tag.is_none() {
-                    self.lists.extend(p.keep().map(|k| (stack, k)));
-                }
+                self.lists.extend(p.keep().map(|k| (key, k)));
             }
         }
         Ok(())
@@ -160,17 +173,43 @@ fn tag_frame(p: &mut Pickle<'_, '_>, tag: &Tag) {
 }
 
 fn event(p: &mut Pickle<'_, '_>, e: &Event, stacks: &mut Stacks<'_>) -> Result<()> {
+    let tag = Tag::of_number(e.tag);
     p.open_dict();
     p.word("action");
     p.word(e.action.name());
-    p.item(if e.action == Action::Oom { "device_free" } else { "addr" }, e.address);
+    match e.action {
+        // PyTorch has no word for "not known".
+        Action::Oom => p.item("device_free", e.device_free.unwrap_or(0)),
+        _ => p.item("addr", e.address),
+    }
     p.item("size", e.bytes);
     p.item("stream", e.stream);
     p.item("time_us", e.time_us);
+    if let Some(pool) = e.pool {
+        p.word("pool_id");
+        p.pair(0, i64::from(pool.0));
+    }
+    if let Some(tag) = tag {
+        p.word("user_metadata");
+        p.text(tag.name());
+    }
     p.word("frames");
-    stacks.write(p, None, e.stack)?;
+    // As of a block.
+    stacks.write(p, tag.filter(|_| e.action == Action::Alloc), e.stack)?;
     p.close_dict();
     Ok(())
+}
+
+/// What the program has noted, as the begin of a time without an end.
+fn note(p: &mut Pickle<'_, '_>, device: u64, time_us: u64, text: &str) {
+    p.open_dict();
+    p.word("stage");
+    p.word("START");
+    p.word("name");
+    p.text(text);
+    p.item("device", device);
+    p.item("time_us", time_us);
+    p.close_dict();
 }
 
 fn settings(p: &mut Pickle<'_, '_>, s: &Settings) {

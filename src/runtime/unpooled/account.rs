@@ -1,7 +1,7 @@
 //! The account of unpooled memory: live blocks, freed ones that the device still has, and the sums.
 
 use crate::base::error::{Code, Error, Result};
-use crate::core::{BlockInfo, BlockRecord, BlockState, PoolId, Stats, Stream, Tags, Waits};
+use crate::core::{BlockInfo, BlockRecord, BlockState, Class, PoolId, Stats, Stream, Tagged, Tags, Waits};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -21,6 +21,12 @@ pub(super) struct Block {
 }
 
 impl Block {
+    /// The block for the sums of its tag. Each has memory of its own, as a large one.
+    pub(super) fn tagged(&self) -> Tagged {
+        let BlockInfo { size, requested, .. } = self.info;
+        Tagged { tag: self.tag, class: Class::Large, charged: size, requested }
+    }
+
     /// The record of the block for a walk. Each block is a segment of its own.
     pub(super) fn record(&self, state: BlockState) -> BlockRecord {
         let BlockInfo { base, size, requested, stream, pool } = self.info;
@@ -126,9 +132,10 @@ impl Account {
     /// The device has given memory.
     pub(super) fn reserve(&mut self, info: &BlockInfo) {
         for s in self.sums(info.pool) {
-            for (c, n) in [(&mut s.active, info.size), (&mut s.reserved, info.size), (&mut s.segments, 1)] {
-                c.add(n);
-            }
+            s.active.add(info.size);
+            s.active_requested.add(info.requested);
+            s.reserved.add(info.size);
+            s.segments.add(1);
         }
     }
 
@@ -144,8 +151,8 @@ impl Account {
         }
         self.graves.remove(&info.base);
         if block.tag != 0 {
-            self.tags.count_back(block.tag, info.size);
-            self.tags.count_in(block.tag, info.size, info.requested);
+            self.tags.count_back(block.tagged());
+            self.tags.count_in(block.tagged());
         }
         self.blocks.insert(info.base, block);
     }
@@ -162,7 +169,7 @@ impl Account {
             }
         }
         if block.tag != 0 {
-            self.tags.count_out(block.tag, info.size, info.requested, true);
+            self.tags.count_out(block.tagged(), true);
         }
         if self.graves.len() >= GRAVES {
             self.graves.clear();
@@ -174,22 +181,23 @@ impl Account {
     /// The live block at `addr` is one of `bytes` now.
     pub(super) fn resize(&mut self, addr: u64, bytes: u64) {
         let Some(block) = self.blocks.get_mut(&addr) else { return };
-        let old = block.info;
+        let (old, was) = (block.info, block.tagged());
         block.info.requested = bytes;
-        let tag = block.tag;
+        let now = block.tagged();
         for s in self.sums(old.pool) {
-            for (c, was, n) in [
+            for (c, less, n) in [
                 (&mut s.requested, old.requested, bytes),
+                (&mut s.active_requested, old.requested, bytes),
                 (&mut s.allocated, old.size, old.size),
                 (&mut s.blocks, 1, 1),
             ] {
-                c.sub(was);
+                c.sub(less);
                 c.add(n);
             }
         }
-        if tag != 0 {
-            self.tags.count_out(tag, old.size, old.requested, false);
-            self.tags.count_in(tag, old.size, bytes);
+        if now.tag != 0 {
+            self.tags.count_out(was, false);
+            self.tags.count_in(now);
         }
     }
 
@@ -206,12 +214,13 @@ impl Account {
         let info = &block.info;
         self.given += 1;
         if block.tag != 0 {
-            self.tags.count_back(block.tag, info.size);
+            self.tags.count_back(block.tagged());
         }
         for s in self.sums(info.pool) {
-            for (c, n) in [(&mut s.active, info.size), (&mut s.reserved, info.size), (&mut s.segments, 1)] {
-                c.sub(n);
-            }
+            s.active.sub(info.size);
+            s.active_requested.sub(info.requested);
+            s.reserved.sub(info.size);
+            s.segments.sub(1);
         }
     }
 }

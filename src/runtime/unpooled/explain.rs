@@ -3,31 +3,36 @@
 
 use super::Unpooled;
 use super::account::Account;
-use crate::base::error::Error;
+use crate::base::inline::Few;
 use crate::base::sync::system::lock;
-use crate::core::{OomHolder, OomMissing, OomReason, OomReport, OomWait, PoolId, Trials, WaitsFor};
+use crate::core::{
+    Numbers, OomHolder, OomMissing, OomReason, OomReport, PoolId, Trials, WaitSums, note_holder, note_tag,
+    note_wait,
+};
 use crate::device::StreamId;
-use std::collections::{BTreeMap, BTreeSet};
 
 /// The most blocks that are visited one by one.
 const MOST: usize = 16_384;
+/// The most streams whose blocks are told apart.
+const MOST_STREAMS: usize = 64;
 
 impl Unpooled {
-    /// The report of a request that failed with `e`.
-    pub(crate) fn explain(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64, e: &Error) -> OomReport {
+    /// The report of a request that has just failed on this thread.
+    pub(crate) fn explain(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> OomReport {
         let rounded = self.rounded(bytes);
         let mut r = OomReport::default();
         (r.pool, r.stream, r.requested) = (pool, stream, bytes);
         (r.rounded, r.device_most) = (rounded.unwrap_or(u64::MAX), self.sizes.max_alloc);
-        let trials = e.detail::<Trials>();
-        r.tried = trials.as_ref().map(|t| t.tried()).unwrap_or_default();
-        r.device_said = trials.map_or(String::new(), |t| t.said());
-        let streams = self.order().ids_by_serial();
-        let mut a = lock(&self.account);
-        note_sums(&mut r, &mut a);
-        note_holders(&mut r, &a);
-        note_waits(&mut r, &a, &streams);
-        drop(a);
+        if let Some(t) = Trials::last(bytes) {
+            (r.tried, r.device_said) = (t.tried(), t.device_said);
+        }
+        let waits = {
+            let mut a = lock(&self.account);
+            note_sums(&mut r, &mut a);
+            note_holders(&mut r, &a);
+            note_waits(&mut r, &a)
+        };
+        r.waits = waits.top(|serial| self.order().id_of_serial(serial));
         r.reason = r.reason_for(r.rounded, true);
         if r.rounded > self.sizes.max_alloc {
             r.reason = OomReason::LargerThanDevice;
@@ -49,44 +54,46 @@ fn note_sums(r: &mut OomReport, a: &mut Account) {
 }
 
 fn note_holders(r: &mut OomReport, a: &Account) {
-    r.pools = OomReport::top(a.pools.iter().map(|(&pool, s)| OomHolder {
-        pool: Some(pool),
-        live: s.allocated.current,
-        blocks: s.blocks.current,
-        waiting: s.active.current.saturating_sub(s.allocated.current),
-        ..OomHolder::default()
-    }));
-    r.tags = OomReport::tagged(a.tags.all());
-    let mut streams: BTreeMap<Option<StreamId>, OomHolder> = BTreeMap::new();
-    if a.blocks.len() > MOST {
-        r.missing |= OomMissing::STREAMS;
+    for (&pool, s) in &a.pools {
+        let waiting = s.active.current.saturating_sub(s.allocated.current);
+        let (live, blocks) = (s.allocated.current, s.blocks.current);
+        note_holder(
+            &mut r.pools,
+            OomHolder { pool: Some(pool), live, blocks, waiting, ..OomHolder::default() },
+        );
     }
+    a.tags.each(|tag, s| note_tag(&mut r.tags, tag, s));
+    let mut streams = Few::<OomHolder, MOST_STREAMS>::new();
+    let mut missing = a.blocks.len() > MOST;
     for b in a.blocks.values().take(MOST) {
         let stream = b.info.stream;
-        let holder = streams.entry(stream).or_insert(OomHolder { stream, ..OomHolder::default() });
-        holder.live += b.info.size;
-        holder.blocks += 1;
+        if !streams.iter().any(|h| h.stream == stream)
+            && !streams.push(OomHolder { stream, ..OomHolder::default() })
+        {
+            missing = true;
+            continue;
+        }
+        if let Some(holder) = streams.iter_mut().find(|h| h.stream == stream) {
+            holder.live += b.info.size;
+            holder.blocks += 1;
+        }
     }
-    r.streams = OomReport::top(streams.into_values());
+    streams.sort_unstable_by_key(|h| h.stream);
+    streams.iter().for_each(|&h| note_holder(&mut r.streams, h));
+    if missing {
+        r.missing |= OomMissing::STREAMS;
+    }
 }
 
-fn note_waits(r: &mut OomReport, a: &Account, ids: &BTreeMap<u64, u64>) {
-    let mut by: BTreeMap<WaitsFor, (u64, u64)> = BTreeMap::new();
-    let mut streams = BTreeSet::new();
-    if a.freed.len() > MOST {
+fn note_waits(r: &mut OomReport, a: &Account) -> WaitSums {
+    let (mut sums, mut streams) = (WaitSums::default(), Numbers::default());
+    sums.more |= a.freed.len() > MOST;
+    for f in a.freed.iter().take(MOST) {
+        note_wait(&mut sums, &mut streams, f.waits.stream_serials(), false, f.block.info.size);
+    }
+    if sums.more {
         r.missing |= OomMissing::WAITS;
     }
-    for f in a.freed.iter().take(MOST) {
-        streams.extend(f.waits.stream_serials());
-        let on = match f.waits.stream_serials().next() {
-            None => WaitsFor::Nothing,
-            Some(0) => WaitsFor::AllStreams,
-            Some(serial) => ids.get(&serial).map_or(WaitsFor::Ended, |&s| WaitsFor::Stream(s)),
-        };
-        let (bytes, blocks) = by.entry(on).or_default();
-        *bytes += f.block.info.size;
-        *blocks += 1;
-    }
-    r.waiting_streams = streams.len() as u32;
-    r.waits = OomWait::top(by);
+    r.waiting_streams = streams.count() as u32;
+    sums
 }

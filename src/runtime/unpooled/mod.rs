@@ -147,8 +147,12 @@ impl Unpooled {
                     if may_come && trials.note(OomStep::Waiting, || self.wait_for_one(of)) {
                         continue;
                     }
-                    trials.device_said = asked.then(|| e.message().to_owned());
-                    return Err(e.with(Arc::new(trials)));
+                    if asked {
+                        trials.device_said.set(&e);
+                    }
+                    trials.bytes = bytes;
+                    trials.leave();
+                    return Err(e);
                 }
                 other => return other,
             }
@@ -469,8 +473,8 @@ impl Unpooled {
         let mut a = lock(&self.account);
         let Some(block) = a.blocks.get_mut(&addr).filter(|b| b.tag == 0) else { return };
         block.tag = tag;
-        let info = block.info;
-        a.tags.count_in(tag, info.size, info.requested);
+        let block = block.tagged();
+        a.tags.count_in(block);
     }
 
     /// What the blocks of each tag have.

@@ -8,7 +8,8 @@
 //! this library. Observers may come and go at any time; only calls that run at that moment may go unreported.
 
 use crate::base::clock::{self, Span};
-use crate::base::ring::Ring;
+use crate::base::ring::{self, Ring};
+use crate::base::slots::AtomicRef;
 use crate::base::sync::system::{Mutex, ReadGuard, RwLock, lock};
 use crate::core::{BlockInfo, Freeing, PoolId};
 use crate::device::StreamId;
@@ -95,8 +96,9 @@ pub struct Event {
     /// Whether it is pinned host memory.
     pub host: bool,
     /// Of `FreeRequested`: nothing had to be waited for, so it is `FreeCompleted` as well, which is not told.
+    /// Of `Oom`: the device could be asked what it has free.
     pub at_once: bool,
-    /// Where; 0 where there is no place.
+    /// Where; 0 where there is no place. Of `Oom`: \[B\] that the device had free.
     pub address: u64,
     /// \[B\] as charged.
     pub bytes: u64,
@@ -154,6 +156,19 @@ impl Event {
         Event { at_once: f.at_once, ended: f.ended, ..Event::of(EventKind::FreeRequested, &f.block) }
     }
 
+    /// A request of so many bytes that failed, and what the device had free, if it could be asked.
+    pub(crate) fn failure(device_free: Option<u64>, bytes: u64) -> Event {
+        Event {
+            at_once: device_free.is_some(),
+            ..Event::range(EventKind::Oom, device_free.unwrap_or(0), bytes)
+        }
+    }
+
+    /// \[B\] that the device had free when a request failed, if it could be asked.
+    pub fn device_free(&self) -> Option<u64> {
+        (self.kind == EventKind::Oom && self.at_once).then_some(self.address)
+    }
+
     /// One about a range of memory.
     pub(crate) const fn range(kind: EventKind, address: u64, bytes: u64) -> Event {
         Event { address, bytes, requested: bytes, ..Event::new(kind) }
@@ -161,7 +176,7 @@ impl Event {
 }
 
 /// The words of an event.
-pub(crate) const WORDS: usize = 7;
+pub(crate) const WORDS: usize = ring::SHORT;
 
 bitflags::bitflags! {
     /// What is true of an event: bits of its second word, which also has its kind and its thread.
@@ -192,6 +207,11 @@ impl Told {
         Told([e.time, what, e.address, e.bytes, e.requested, e.stream.unwrap_or(e.home), pool])
     }
 
+    /// The thread that told.
+    fn thread(&self) -> u32 {
+        (self.0[1] >> 32) as u32
+    }
+
     /// What happened; `None` where these are not the words of an event.
     pub fn kind(&self) -> Option<EventKind> {
         EventKind::ALL.into_iter().find(|&k| k as u64 == self.0[1] & 0xFF)
@@ -218,11 +238,33 @@ impl Told {
             stream: flags.contains(Flags::STREAM).then_some(stream),
             ended: flags.contains(Flags::ENDED),
             pool: PoolId(pool as u32),
-            thread: (what >> 32) as u32,
+            thread: self.thread(),
             tag: (pool >> 32) as u16,
             home: if kind == EventKind::SegmentMap { stream } else { 0 },
         })
     }
+}
+
+/// The words of a request that was served, or of a free that waits for nothing: of a block that one stream has.
+#[inline(always)]
+pub(crate) fn words_of(
+    kind: Quick,
+    address: u64,
+    bytes: u64,
+    requested: u64,
+    stream: StreamId,
+    pool: u32,
+) -> [u64; WORDS] {
+    let what = kind as u64 | u64::from(thread_number()) << 32;
+    [clock::ticks(), what, address, bytes, requested, stream, pool.into()]
+}
+
+/// What [`words_of`] are about.
+#[derive(Clone, Copy)]
+#[repr(u64)]
+pub(crate) enum Quick {
+    Alloc = EventKind::Alloc as u64 | Flags::STREAM.bits(),
+    Free = EventKind::FreeRequested as u64 | Flags::AT_ONCE.union(Flags::STREAM).bits(),
 }
 
 /// Who is told.
@@ -231,8 +273,9 @@ pub trait Observer: Send + Sync {
     /// own, under which nothing of the library is called, but should neither lock nor allocate. It does not panic.
     fn saw(&self, told: &Told);
 
-    /// Where events are written instead, if it wants nothing else of them.
-    fn ring(&self) -> Option<&Arc<Ring>> {
+    /// Where events are written instead, if it wants nothing else of them. A thread that is on its way may still write
+    /// there when the observer has left.
+    fn ring(&self) -> Option<&'static Ring> {
         None
     }
 
@@ -274,7 +317,7 @@ const STRIPES: usize = 8;
 /// An observer in the list.
 #[derive(Clone)]
 struct Seat {
-    ring: Option<Arc<Ring>>,
+    ring: Option<&'static Ring>,
     observer: Arc<dyn Observer>,
 }
 
@@ -284,6 +327,8 @@ type List = Vec<Seat>;
 #[derive(Default)]
 pub(crate) struct Observers {
     any: AtomicBool,
+    /// Where the only one who watches wants its events written, if it wants nothing else and each takes a line.
+    quick: AtomicRef<Ring>,
     breathes: AtomicBool,
     curious: AtomicBool,
     /// How long calls take.
@@ -312,60 +357,28 @@ impl Observers {
         }
     }
 
-    /// Delivers the event of a block that was allocated on a stream. Every request takes this path.
+    /// Where events of requests and frees are written at once, if nothing else is to be done with them.
     #[inline(always)]
-    pub(crate) fn tell_alloc(
-        &self,
-        address: u64,
-        bytes: u64,
-        requested: u64,
-        stream: StreamId,
-        pool: PoolId,
-    ) {
-        self.tell_words(
-            EventKind::Alloc as u64 | Flags::STREAM.bits(),
-            address,
-            bytes,
-            requested,
-            stream,
-            pool,
-        );
+    pub(crate) fn quick(&self) -> Option<&'static Ring> {
+        self.quick.get()
     }
 
-    /// The same for a block that is freed and waits for nothing.
-    #[inline(always)]
-    pub(crate) fn tell_free(&self, address: u64, bytes: u64, requested: u64, stream: StreamId, pool: PoolId) {
-        let what = EventKind::FreeRequested as u64 | Flags::AT_ONCE.union(Flags::STREAM).bits();
-        self.tell_words(what, address, bytes, requested, stream, pool);
-    }
-
-    #[inline(always)]
-    fn tell_words(
-        &self,
-        what: u64,
-        address: u64,
-        bytes: u64,
-        requested: u64,
-        stream: StreamId,
-        pool: PoolId,
-    ) {
-        let thread = thread_number();
-        let Some(list) = self.list(thread) else { return };
-        let what = what | u64::from(thread) << 32;
-        let words = [clock::ticks(), what, address, bytes, requested, stream, pool.0.into()];
-        match &list[..] {
-            [Seat { ring: Some(ring), .. }] => ring.push(&words, &[]),
-            several => tell_all(several, Told(words)),
+    /// Tells of a request or a free by its words.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn tell_words(&self, words: [u64; WORDS]) {
+        let told = Told(words);
+        if let Some(list) = self.list(told.thread()) {
+            tell_all(&list, &told);
         }
     }
 
     fn tell_now(&self, mut event: Event) {
         event.thread = thread_number();
         event.time = clock::ticks();
-        // Only the device's own memory has tags; pools are not found the quickest way while there are any.
-        event.tag = if event.host { 0 } else { tags::current() };
+        event.tag = tags::current(); // pools are not found the quickest way while there are any
         let Some(list) = self.list(event.thread) else { return };
-        tell_all(&list, Told::new(&event));
+        tell_all(&list, &Told::new(&event));
     }
 
     /// Whether an observer wants to know soon which frees have completed.
@@ -436,10 +449,14 @@ impl Observers {
     pub(crate) fn add(&self, observer: &Arc<dyn Observer>) {
         clock::start();
         let _turn = lock(&self.changing);
+        let mut all = List::new();
         for s in &self.stripes {
-            let seat = Seat { ring: observer.ring().cloned(), observer: observer.clone() };
-            s.0.write().push(seat);
+            let seat = Seat { ring: observer.ring(), observer: observer.clone() };
+            let mut list = s.0.write();
+            list.push(seat);
+            all = list.clone();
         }
+        self.quick.set(only_ring(&all));
         self.breathes.fetch_or(observer.breathes(), Relaxed);
         self.curious.fetch_or(observer.is_curious(), Relaxed);
         self.any.store(true, SeqCst);
@@ -449,6 +466,7 @@ impl Observers {
     pub(crate) fn remove_all(&self) {
         let _turn = lock(&self.changing);
         self.any.store(false, SeqCst);
+        self.quick.set(None);
         self.curious.store(false, Relaxed);
         let mut all = List::new();
         for s in &self.stripes {
@@ -460,17 +478,20 @@ impl Observers {
     /// Removes an observer. When this returns, no thread is in it. Returns whether others are left.
     pub(crate) fn remove(&self, observer: &Arc<dyn Observer>) -> bool {
         let _turn = lock(&self.changing);
-        let (mut left, mut breathes, mut curious) = (0, false, false);
+        let (mut left, mut breathes, mut curious, mut ring) = (0, false, false, None);
+        self.quick.set(None);
         for s in &self.stripes {
             let mut list = s.0.write();
             list.retain(|seat| !Arc::ptr_eq(&seat.observer, observer));
             left = list.len();
             breathes = list.iter().any(|seat| seat.observer.breathes());
             curious = list.iter().any(|seat| seat.observer.is_curious());
+            ring = only_ring(&list);
         }
         observer.left();
         self.breathes.store(breathes, Relaxed);
         self.curious.store(curious, Relaxed);
+        self.quick.set(ring);
         self.any.store(left != 0, SeqCst);
         left != 0
     }
@@ -491,10 +512,19 @@ fn list_soon(stripe: &RwLock<List, locks::Stripe>) -> Option<ReadGuard<'_, List>
     })
 }
 
-#[cold]
-#[inline(never)]
-fn tell_all(seats: &[Seat], told: Told) {
-    seats.iter().for_each(|seat| seat.observer.saw(&told));
+/// The ring of the only one who watches, if events are simply written there.
+fn only_ring(list: &[Seat]) -> Option<&'static Ring> {
+    match list {
+        [Seat { ring: Some(ring), observer }] if !observer.breathes() && ring.is_short() => Some(ring),
+        _ => None,
+    }
+}
+
+fn tell_all(seats: &[Seat], told: &Told) {
+    seats.iter().for_each(|seat| match seat.ring {
+        Some(ring) => ring.push(&told.0, &[]),
+        None => seat.observer.saw(told),
+    });
 }
 
 thread_local! {

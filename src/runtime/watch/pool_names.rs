@@ -44,9 +44,13 @@ impl PoolNames {
 
     /// Fills in the names of the pools in a report.
     pub(crate) fn complete(&self, r: &mut OomReport) {
-        r.pool_name = self.get(r.pool).unwrap_or_default();
-        for h in &mut r.pools {
-            h.name = h.pool.and_then(|p| self.get(p)).unwrap_or_default();
+        if !self.any.load(Relaxed) {
+            return;
+        }
+        let names = lock(&self.names);
+        let pools = r.pools.iter_mut().filter_map(|h| Some((h.pool?, &mut h.name)));
+        for (pool, name) in pools.chain([(r.pool, &mut r.pool_name)]) {
+            *name = names.get(&pool).map_or("", String::as_str).into();
         }
     }
 }

@@ -82,7 +82,6 @@ impl Model {
     fn ends(&mut self, b: Live) {
         self.change(&b, 0, -1);
         self.change(&b, 2, -b.charged);
-        self.change(&b, 4, -b.requested);
         if b.used_elsewhere {
             self.waiting.push(b);
         } else {
@@ -93,6 +92,7 @@ impl Model {
     fn is_over(&mut self, b: &Live) {
         self.change(b, 1, -1);
         self.change(b, 3, -b.charged);
+        self.change(b, 4, -b.requested);
     }
 
     fn check(&self, what: &str) {

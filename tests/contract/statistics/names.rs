@@ -71,6 +71,7 @@ fn every_name_of_pytorch_is_there() {
     assert_eq!(of_pytorch().len(), 9 * 12 + 8 + 7);
     let more: Vec<&str> = ours.iter().map(String::as_str).filter(|n| !of_pytorch().contains(*n)).collect();
     let beyond = [
+        "fragmentation_ppm",
         "free_bytes",
         "largest_cached_bytes",
         "largest_free_bytes",

@@ -352,3 +352,47 @@ fn the_json_has_every_name() {
         assert_eq!(code(write(MILLPOND_STATS_JSON, null_mut(), 0, null_mut())), MILLPOND_E_INVALID_ARGUMENT);
     });
 }
+
+/// What is written of all devices that are open.
+fn written_of_all(format: u32) -> String {
+    let mut needed = 0;
+    outcome(unsafe { millpond_write_stats(format, null_mut(), 0, &mut needed) }).unwrap();
+    let mut text = vec![0u8; needed + 64];
+    outcome(unsafe { millpond_write_stats(format, text.as_mut_ptr().cast(), text.len(), &mut needed) })
+        .unwrap();
+    CStr::from_bytes_until_nul(&text).unwrap().to_str().unwrap().to_owned()
+}
+
+#[test]
+fn all_devices_are_on_one_page() {
+    apart(|| {
+        let d = host(64 * MIB, true);
+        let other = Device::get("host", 1).unwrap();
+        let at = [d.alloc(5000).unwrap(), other.alloc(7000).unwrap()];
+        let page = written_of_all(MILLPOND_STATS_PROMETHEUS);
+        let samples = parse(&page).unwrap(); // which refuses heads that come twice
+        for (device, bytes) in [("host:0", 5000.0), ("host:1", 7000.0)] {
+            let of = |name: &str, v: &f64, labels: &BTreeMap<String, String>| {
+                name == "millpond_requested_bytes"
+                    && labels.len() == 1
+                    && labels["device"] == device
+                    && *v == bytes
+            };
+            assert!(samples.iter().any(|((name, labels), v)| of(name, v, labels)), "{device}");
+        }
+        let text = written_of_all(MILLPOND_STATS_JSON);
+        let Some((Json::Object(all), "")) = value(&text) else { panic!("{text}") };
+        let Json::List(devices) = &all["devices"] else { panic!("{text}") };
+        let names = devices.iter().map(|d| match d {
+            Json::Object(d) => {
+                d["device"] == Json::Text("host:0".into()) || d["device"] == Json::Text("host:1".into())
+            }
+            _ => false,
+        });
+        assert_eq!((names.filter(|&n| n).count(), devices.len()), (2, 2));
+        at.into_iter().for_each(|p| free(p).unwrap());
+        let mut needed = 0;
+        let wrong = outcome(unsafe { millpond_write_stats(7, null_mut(), 0, &mut needed) });
+        assert_eq!(code(wrong), MILLPOND_E_INVALID_ARGUMENT);
+    });
+}

@@ -42,6 +42,26 @@ class Block(ctypes.Structure):
     ]
 
 
+class Segment(ctypes.Structure):
+    """millpond_torch::Segment of pluggable.hpp."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in ["address", "size_bytes", "stream", "pool_first", "pool_second"]),
+        ("blocks", ctypes.c_size_t), ("mapped", ctypes.c_bool), ("small", ctypes.c_bool), ("sleeps", ctypes.c_bool),
+    ]
+
+
+class SegmentBlock(ctypes.Structure):
+    """millpond_torch::SegmentBlock of pluggable.hpp."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in ["address", "size_bytes", "requested_bytes", "span_bytes"]),
+        ("live", ctypes.c_bool), ("waiting", ctypes.c_bool),
+    ]
+
+
+EachSegment = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Segment), ctypes.POINTER(SegmentBlock))
+
 _lock = threading.Lock()
 _loaded: Optional[Tuple[str, Any]] = None
 
@@ -105,6 +125,7 @@ def _declare(lib: ctypes.CDLL) -> None:
         ("millpond_torch_memory", c_int, [c_int, to(c_u64), to(c_u64)]),
         ("millpond_torch_reset_peaks", c_int, [c_int]),
         ("millpond_torch_blocks", c_size, [c_int, to(Block), c_size]),
+        ("millpond_torch_segments", c_int, [c_int, EachSegment, ctypes.c_void_p]),
         ("millpond_torch_tag_push", c_int, [ctypes.c_char_p]),
         ("millpond_torch_tag_pop", c_int, []),
         ("millpond_torch_tag_bytes", c_int, [c_int, ctypes.c_char_p, to(c_u64)]),

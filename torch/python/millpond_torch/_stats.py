@@ -11,7 +11,7 @@ import collections
 import ctypes
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union
 
-from ._library import Block, MillpondError, Stats, check, device_count, library
+from ._library import EachSegment, MillpondError, Stats, check, device_count, library
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     Device = Union[torch.device, str, int, None]
 
 # What memory_stats() has beyond PyTorch's.
-OURS = {"limit_bytes", "free_bytes", "releasable_bytes", "largest_cached_bytes", "largest_free_bytes"}
+OURS = {
+    "limit_bytes", "free_bytes", "releasable_bytes", "largest_cached_bytes", "largest_free_bytes", "fragmentation_ppm",
+}
 # The same of host_memory_stats().
 HOST_OURS = {"cached_bytes", "pending_bytes"}
 
@@ -159,56 +161,55 @@ def mem_get_info(device: Device = None) -> Tuple[int, int]:
     return free.value, total.value
 
 
-def _blocks(lib: Any, ordinal: int) -> List[Block]:
-    room = 1024
-    while True:
-        out = (Block * room)()
-        count = lib.millpond_torch_blocks(ordinal, out, room)
-        if count <= room:
-            return sorted(out[:count], key=lambda b: b.address)
-        room = count + count // 4
-
-
 def snapshot() -> List[Dict[str, Any]]:
-    """As torch.cuda.memory_snapshot(): a list of segments with their blocks, of all devices that are in use.
+    """As torch.cuda.memory_snapshot(): a list of segments with their blocks, of all devices that are in use, of one moment
+    each. All that is reserved is there, free memory too; what sleeps is not.
 
-    Millpond's memory has no segments in PyTorch's sense, so live blocks that lie side by side, of one stream and one
-    pool, stand for one. Free memory is not listed; memory_stats() counts it.
+    Where memory is mapped, a segment is granules of one stream and one pool that lie side by side, or a block whose
+    granules come from several places.
     """
     lib = library()
     out: List[Dict[str, Any]] = []
+    failed: List[BaseException] = []
     for ordinal in range(device_count(lib)):
-        segment: Optional[Dict[str, Any]] = None
-        for b in _blocks(lib, ordinal):
-            key = (b.stream, b.pool_first, b.pool_second)
-            if segment is None or segment["_key"] != key or segment["address"] + segment["total_size"] != b.address:
-                segment = {
-                    "_key": key,
-                    "device": ordinal,
-                    "address": b.address,
-                    "total_size": 0,
-                    "allocated_size": 0,
-                    "active_size": 0,
-                    "requested_size": 0,
-                    "stream": b.stream,
-                    "segment_type": "large",
-                    "segment_pool_id": (b.pool_first, b.pool_second),
-                    "is_expandable": False,
-                    "frames": [],
-                    "blocks": [],
-                }
-                out.append(segment)
-            segment["total_size"] += b.size_bytes
-            segment["allocated_size"] += b.size_bytes
-            segment["active_size"] += b.size_bytes
-            segment["requested_size"] += b.requested_bytes
-            segment["blocks"].append({
-                "address": b.address,
-                "size": b.size_bytes,
-                "requested_size": b.requested_bytes,
-                "state": "active_allocated",
-                "frames": [],
-            })
-    for segment in out:
-        del segment["_key"]
+
+        def take(_: Any, segment: Any, blocks: Any, ordinal: int = ordinal) -> None:
+            try:
+                if not segment.contents.sleeps:
+                    out.append(_segment(ordinal, segment.contents, blocks[: segment.contents.blocks]))
+            except BaseException as why:  # ctypes would only print it
+                failed.append(why)
+
+        status = lib.millpond_torch_segments(ordinal, EachSegment(take), None)
+        if failed:
+            raise failed[0]
+        check(lib, status)
     return out
+
+
+def _segment(device: int, segment: Any, blocks: List[Any]) -> Dict[str, Any]:
+    """One of PyTorch's. The sizes of its blocks extend to the start of the next one: PyTorch's tools add them up."""
+    active = [b for b in blocks if b.live or b.waiting]
+    return {
+        "device": device,
+        "address": segment.address,
+        "total_size": segment.size_bytes,
+        "allocated_size": sum(b.span_bytes for b in blocks if b.live),
+        "active_size": sum(b.span_bytes for b in active),
+        "requested_size": sum(b.requested_bytes for b in active),
+        "stream": segment.stream,
+        "segment_type": "small" if segment.small else "large",
+        "segment_pool_id": (segment.pool_first, segment.pool_second),
+        "is_expandable": segment.mapped,
+        "frames": [],
+        "blocks": [
+            {
+                "address": b.address,
+                "size": b.span_bytes,
+                "requested_size": b.requested_bytes,
+                "state": "active_allocated" if b.live else "active_pending_free" if b.waiting else "inactive",
+                "frames": [],
+            }
+            for b in blocks
+        ],
+    }

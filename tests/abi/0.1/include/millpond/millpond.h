@@ -217,6 +217,7 @@ typedef struct millpond_history_event {
   const uint64_t *frames;
   size_t frame_count;
   const char *text;
+  uint64_t device_free_bytes;
 } millpond_history_event;
 typedef bool (*millpond_history_callback)(void *user_data, const struct millpond_history_event *event);
 typedef void (*millpond_stream_callback)(void *user_data, C_Status status);
@@ -463,6 +464,21 @@ C_Status millpond_unified_advise(millpond_device *device,
                                  size_t size_bytes,
                                  uint32_t advice,
                                  uint32_t place);
+#define MILLPOND_SEGMENT_KIND_WHOLE 1
+#define MILLPOND_SEGMENT_KIND_LARGE 2
+#define MILLPOND_SEGMENT_KIND_SMALL 3
+#define MILLPOND_SEGMENT_KIND_SCATTERED 4
+typedef struct millpond_segment_record {
+  size_t struct_size;
+  void *ptr;
+  size_t size_bytes;
+  void *home;
+  C_Stream stream;
+  millpond_pool *pool;
+  uint32_t kind;
+  uint32_t reserved;
+} millpond_segment_record;
+typedef bool (*millpond_segment_walk_callback)(void *user_data, const struct millpond_segment_record *record);
 C_Status millpond_device_walk_blocks(const millpond_device *device,
                                      const millpond_pool *pool,
                                      uint32_t states,
@@ -475,6 +491,16 @@ C_Status millpond_device_list_blocks(const millpond_device *device,
                                      size_t record_size,
                                      size_t capacity,
                                      size_t *out_count);
+C_Status millpond_device_walk_segments(const millpond_device *device,
+                                       const millpond_pool *pool,
+                                       millpond_segment_walk_callback callback,
+                                       void *user_data);
+C_Status millpond_device_list_segments(const millpond_device *device,
+                                       const millpond_pool *pool,
+                                       struct millpond_segment_record *records,
+                                       size_t record_size,
+                                       size_t capacity,
+                                       size_t *out_count);
 C_Status millpond_device_write_snapshot(const millpond_device *device,
                                         uint32_t format,
                                         const char *path);
@@ -503,6 +529,9 @@ C_Status millpond_device_send_snapshot(const millpond_device *device,
 #define MILLPOND_OOM_CAPTURED 8
 #define MILLPOND_OOM_HAS_STREAM 16
 #define MILLPOND_OOM_WATCHED 32
+#define MILLPOND_OOM_NO_SCATTER 64
+#define MILLPOND_OOM_CONTIGUOUS 128
+#define MILLPOND_OOM_COULD_POOL 256
 #define MILLPOND_OOM_WAITS_FOR_STREAM 1
 #define MILLPOND_OOM_WAITS_FOR_ALL_STREAMS 2
 #define MILLPOND_OOM_WAITS_FOR_ENDED 3
@@ -586,6 +615,9 @@ typedef struct millpond_oom_report {
   struct millpond_oom_holder tags[MILLPOND_OOM_TOP];
   struct millpond_oom_wait waits[MILLPOND_OOM_TOP];
   struct millpond_oom_tried tried[MILLPOND_OOM_STEPS];
+  uint64_t whole_granule_bytes;
+  uint64_t headroom_bytes;
+  uint64_t max_split_bytes;
 } millpond_oom_report;
 typedef bool (*millpond_oom_handler)(void *user_data, const struct millpond_oom_report *report);
 C_Status millpond_device_last_oom(const millpond_device *device,
@@ -612,6 +644,14 @@ typedef struct millpond_tag_stats {
   millpond_counter allocated_bytes;
   millpond_counter blocks;
   uint64_t waiting_bytes;
+  millpond_counter active_bytes;
+  millpond_counter active_blocks;
+  millpond_counter small_allocated_bytes;
+  millpond_counter small_blocks;
+  millpond_counter host_bytes;
+  millpond_counter host_blocks;
+  millpond_counter unified_bytes;
+  millpond_counter unified_blocks;
 } millpond_tag_stats;
 C_Status millpond_tag_push(const char *name);
 C_Status millpond_tag_pop(void);
@@ -701,6 +741,7 @@ typedef struct millpond_memory_stats {
   uint64_t releasable_bytes;
   uint64_t largest_cached_bytes;
   uint64_t largest_free_bytes;
+  uint64_t fragmentation_ppm;
 } millpond_memory_stats;
 typedef struct millpond_times {
   uint64_t total;
@@ -733,6 +774,8 @@ typedef struct millpond_stream_stats {
   uint64_t waiting_bytes;
   uint64_t free_count;
   uint64_t free_bytes;
+  uint64_t total_count;
+  uint64_t total_bytes;
 } millpond_stream_stats;
 C_Status millpond_device_get_memory_stats(const millpond_device *device,
                                           struct millpond_memory_stats *inout_stats);
@@ -761,6 +804,10 @@ C_Status millpond_device_write_stats(const millpond_device *device,
                                      char *buffer,
                                      size_t capacity,
                                      size_t *out_needed);
+C_Status millpond_write_stats(uint32_t format,
+                              char *buffer,
+                              size_t capacity,
+                              size_t *out_needed);
 #define MILLPOND_LATENCY_ALLOC 1
 #define MILLPOND_LATENCY_FREE 2
 #define MILLPOND_LATENCY_DEVICE_ALLOC 3

@@ -1,194 +1,13 @@
-//! The statistics of a device as text: JSON, and the text format of Prometheus.
+//! Statistics in the text format of Prometheus.
 
-use crate::base::error::Result;
+use super::told::{TAG_FLOWS, Told, stream_values};
 use crate::base::histogram::Durations;
-use crate::core::{Counter, Flow, MemoryStats, PoolId, TagStats};
-use crate::runtime::device::state::DeviceState;
-use crate::runtime::memory::statistics::StreamStats;
-use crate::runtime::pinned::numbers::{HostMemoryStats, Times};
+use crate::core::{Flow, MemoryStats, StreamStats};
+use crate::runtime::device::tags::DeviceTagStats;
+use crate::runtime::pinned::numbers::Times;
 use crate::runtime::watch::latency::Latency;
+use std::collections::HashMap;
 use std::fmt::{Display, Write};
-
-/// What a text looks like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StatsFormat {
-    /// One JSON object, without line breaks.
-    Json,
-    /// The text format 0.0.4 of Prometheus.
-    Prometheus,
-}
-
-/// The version of the JSON's form; it grows when something goes, or changes its meaning.
-const VERSION: u32 = 1;
-
-/// One pool, to be told.
-struct PoolStats {
-    id: PoolId,
-    name: Option<String>,
-    memory: MemoryStats,
-}
-
-/// All that is told of a device.
-#[derive(Default)]
-struct Told {
-    device: String,
-    memory: MemoryStats,
-    pools: Vec<PoolStats>,
-    host: HostMemoryStats,
-    /// Tags that were ever used, by name.
-    tags: Vec<(&'static str, TagStats)>,
-    /// `None`: not asked for.
-    streams: Option<Vec<StreamStats>>,
-    /// Nothing, if calls were never timed.
-    latencies: Vec<(Latency, Durations)>,
-}
-
-impl DeviceState {
-    /// The statistics of the device, of its pools, tags and pinned memory, and how long its calls took if they were timed,
-    /// as text; `name` says what a pool is called. The pools are read one after the other, after the device. A pool that
-    /// ends meanwhile is left out. With `streams`, what each stream has, too, with the price of
-    /// [`MemoryStatistics::by_stream`](crate::runtime::MemoryStatistics::by_stream).
-    pub fn stats_text(
-        &self,
-        format: StatsFormat,
-        streams: bool,
-        name: impl Fn(PoolId) -> Option<String>,
-    ) -> Result<String> {
-        let memory = self.memory().statistics().full(None)?;
-        let host = self.host_memory().full_stats()?;
-        let pools: Vec<PoolStats> = self
-            .memory()
-            .pools()
-            .all()
-            .into_iter()
-            .filter_map(|id| {
-                Some(PoolStats {
-                    id,
-                    name: name(id),
-                    memory: self.memory().statistics().full(Some(id)).ok()?,
-                })
-            })
-            .collect();
-        let device = format!("{}:{}", self.type_name(), self.ordinal());
-        let tags = self.memory().statistics().by_tag()?.into_iter().map(|(t, s)| (t.name(), s)).collect();
-        let streams = streams.then(|| self.memory().statistics().by_stream(None)).transpose()?;
-        let told = Told {
-            device,
-            memory,
-            pools,
-            host,
-            tags,
-            streams,
-            latencies: self.memory().statistics().latencies(),
-        };
-        Ok(match format {
-            StatsFormat::Json => json(&told),
-            StatsFormat::Prometheus => prometheus(&told),
-        })
-    }
-}
-
-// ---- JSON ----------------------------------------------------------------------------------------------
-
-/// A text as a JSON string.
-fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            c if u32::from(c) < 0x20 => {
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
-}
-
-/// An object of numbers, with what comes after them.
-fn object(values: Vec<(String, u64)>, more: &str) -> String {
-    // No bound, which not every reader of JSON could keep as a number.
-    let told = |v: u64| if v == u64::MAX { "null".to_owned() } else { v.to_string() };
-    let values: Vec<String> = values.into_iter().map(|(name, v)| format!("\"{name}\":{}", told(v))).collect();
-    format!("{{{}{more}}}", values.join(","))
-}
-
-fn memory_object(m: &MemoryStats) -> String {
-    object(m.values(), &format!(",\"fragmentation\":{:.6}", m.fragmentation()))
-}
-
-/// What is told of a tag, as [`MemoryStats`] names it.
-fn tag_values(s: &TagStats) -> Vec<(String, u64)> {
-    let flows =
-        [("allocation", s.blocks), ("allocated_bytes", s.allocated), ("requested_bytes", s.requested)];
-    let all = flows.into_iter().flat_map(|(name, counter)| {
-        Flow::from(counter).values().map(|(what, v)| (format!("{name}.{what}"), v))
-    });
-    all.chain([("waiting_bytes".to_owned(), s.waiting)]).collect()
-}
-
-/// What is told of a stream: the names are the same in JSON and for Prometheus.
-fn stream_values(s: &StreamStats) -> [(&'static str, u64); 7] {
-    [
-        ("blocks", s.blocks),
-        ("requested_bytes", s.requested_bytes),
-        ("allocated_bytes", s.allocated_bytes),
-        ("waiting_blocks", s.waiting_blocks),
-        ("waiting_bytes", s.waiting_bytes),
-        ("free_blocks", s.free_blocks),
-        ("free_bytes", s.free_bytes),
-    ]
-}
-
-fn latency_object(d: &Durations) -> String {
-    let quantile = |name: &str, part| (name.to_owned(), d.quantile(part));
-    let values = vec![
-        ("count".to_owned(), d.count),
-        ("total_ns".to_owned(), d.total_ns),
-        ("min_ns".to_owned(), d.min_ns),
-        ("max_ns".to_owned(), d.max_ns),
-        quantile("p50_ns", 0.5),
-        quantile("p90_ns", 0.9),
-        quantile("p99_ns", 0.99),
-        quantile("p999_ns", 0.999),
-    ];
-    let filled = d.buckets.iter().enumerate().filter(|b| *b.1 != 0);
-    let buckets: Vec<String> = filled.map(|(i, n)| format!("[{},{n}]", Durations::start_of(i))).collect();
-    object(values, &format!(",\"buckets\":[{}]", buckets.join(",")))
-}
-
-fn json(told: &Told) -> String {
-    let pool = |p: &PoolStats| {
-        let name = p.name.as_deref().map_or("null".to_owned(), quoted);
-        format!("{{\"pool\":{},\"name\":{name},\"memory\":{}}}", p.id.0, memory_object(&p.memory))
-    };
-    let tag = |(name, s): &(&str, TagStats)| {
-        format!("{{\"tag\":{},\"memory\":{}}}", quoted(name), object(tag_values(s), ""))
-    };
-    let stream = |s: &StreamStats| {
-        let name = s.stream.map_or("null".to_owned(), |s| s.to_string());
-        let values = stream_values(s).map(|(name, v)| (name.to_owned(), v));
-        format!("{{\"stream\":{name},\"memory\":{}}}", object(values.into(), ""))
-    };
-    let streams = told.streams.as_ref().map_or("null".to_owned(), |all| {
-        format!("[{}]", all.iter().map(stream).collect::<Vec<_>>().join(","))
-    });
-    let latency = |(l, d): &(Latency, Durations)| format!("\"{}\":{}", l.name(), latency_object(d));
-    let latencies: Vec<String> = told.latencies.iter().map(latency).collect();
-    format!(
-        "{{\"version\":{VERSION},\"device\":{},\"memory\":{},\"pools\":[{}],\"tags\":[{}],\"streams\":{streams},\"host\":{},\"latency\":{}}}",
-        quoted(&told.device),
-        memory_object(&told.memory),
-        told.pools.iter().map(pool).collect::<Vec<_>>().join(","),
-        told.tags.iter().map(tag).collect::<Vec<_>>().join(","),
-        object(told.host.values(), ""),
-        if told.latencies.is_empty() { "null".to_owned() } else { format!("{{{}}}", latencies.join(",")) },
-    )
-}
-
-// ---- Prometheus ----------------------------------------------------------------------------------------
 
 /// What a quantity is called, and what it counts.
 struct Family {
@@ -244,7 +63,7 @@ const EVENTS: [Family; 6] = [
 ];
 
 /// Values of now, of [`MemoryStats`].
-const GAUGES: [Family; 6] = [
+const GAUGES: [Family; 7] = [
     family("max_split_size", "max_split_bytes", "", "Blocks of at least this size stay whole"),
     family("limit_bytes", "limit_bytes", "", "The limit of reserved memory"),
     family("free_bytes", "free_bytes", "", "Reserved memory that is not active"),
@@ -261,6 +80,12 @@ const GAUGES: [Family; 6] = [
         "",
         "The largest request that can be served now",
     ),
+    family(
+        "fragmentation_ppm",
+        "fragmentation_ratio",
+        "",
+        "The part of the free memory that no single request could have",
+    ),
 ];
 
 /// Quantities over time, of pinned memory.
@@ -271,21 +96,19 @@ const HOST_FLOWS: [Family; 4] = [
     family("active_bytes", "host_active", "_bytes", "Pinned blocks that are live or wait for a stream"),
 ];
 
-/// Quantities over time, of a tag.
-const TAG_FLOWS: [Family; 3] = [
-    family("allocation", "tag_blocks", "", "Live blocks with the tag"),
-    family("allocated_bytes", "tag_allocated", "_bytes", "Live blocks with the tag after rounding"),
-    family("requested_bytes", "tag_requested", "_bytes", "Live blocks with the tag as they were asked for"),
-];
-
 /// Ends of the buckets that Prometheus gets: powers of two, from 32 ns to 69 s.
 const LEAST_POWER: u32 = 5;
 /// See [`LEAST_POWER`].
 const MOST_POWER: u32 = 36;
 
-/// A page that grows line by line.
+/// A page that grows line by line. All samples of a family stand side by side, whatever devices they are of.
+#[derive(Default)]
 struct Page {
-    text: String,
+    /// The lines of each family, in the order in which they came up.
+    families: Vec<String>,
+    numbers: HashMap<String, usize>,
+    /// The family whose samples come now.
+    now: usize,
     device: String,
 }
 
@@ -295,17 +118,23 @@ fn label(text: &str) -> String {
 }
 
 impl Page {
+    /// The samples of this family come now.
     fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.text, "# HELP millpond_{name} {help}.\n# TYPE millpond_{name} {kind}");
+        self.now = *self.numbers.entry(name.to_owned()).or_insert_with(|| {
+            self.families.push(format!("# HELP millpond_{name} {help}.\n# TYPE millpond_{name} {kind}\n"));
+            self.families.len() - 1
+        });
     }
 
     fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
-        let _ = writeln!(self.text, "millpond_{name}{{device=\"{}\"{labels}}} {value}", self.device);
+        if let Some(lines) = self.families.get_mut(self.now) {
+            let _ = writeln!(lines, "millpond_{name}{{device=\"{}\"{labels}}} {value}", self.device); // into a string
+        }
     }
 
     /// The four families of a quantity over time.
     fn flows(&mut self, f: &Family, rows: &[(String, Flow)]) {
-        let Family { stem, unit, help, .. } = f;
+        let Family { stem, unit, help, .. } = *f;
         type Of = fn(&Flow) -> u64;
         let all: [(String, &str, &str, Of); 4] = [
             (format!("{stem}{unit}"), "gauge", "", |f| f.current),
@@ -326,6 +155,8 @@ impl Page {
             let unbounded = *value == u64::MAX || (f.of == "limit_bytes" && *value == 0);
             if unbounded && kind == "gauge" {
                 self.sample(f.stem, labels, "+Inf");
+            } else if f.of == "fragmentation_ppm" {
+                self.sample(f.stem, labels, format!("{:.6}", *value as f64 / 1e6));
             } else {
                 self.sample(f.stem, labels, value);
             }
@@ -351,19 +182,24 @@ impl Page {
         }
     }
 
-    fn tags(&mut self, all: &[(&'static str, TagStats)]) {
-        let counters: [fn(&TagStats) -> Counter; 3] = [|s| s.blocks, |s| s.allocated, |s| s.requested];
-        let labels = |name| format!(",tag=\"{}\"", label(name));
-        for (f, of) in TAG_FLOWS.iter().zip(counters) {
-            let rows: Vec<_> = all.iter().map(|(name, s)| (labels(name), Flow::from(of(s)))).collect();
-            self.flows(f, &rows);
+    fn tags(&mut self, all: &[(&'static str, DeviceTagStats)]) {
+        let labels = |name, class: Option<&str>| {
+            let class = class.map_or(String::new(), |c| format!(",class=\"{c}\""));
+            format!(",tag=\"{}\"{class}", label(name))
+        };
+        for f in &TAG_FLOWS {
+            let rows: Vec<_> =
+                all.iter().map(|(name, t)| (labels(name, f.class), Flow::from((f.of)(t)))).collect();
+            self.flows(&family(f.name, f.stem, f.unit, f.help), &rows);
         }
         self.head("tag_waiting_bytes", "gauge", "Blocks with the tag that are freed and wait");
-        all.iter().for_each(|(name, s)| self.sample("tag_waiting_bytes", &labels(name), s.waiting));
+        for (name, t) in all {
+            self.sample("tag_waiting_bytes", &labels(name, None), t.memory.waiting);
+        }
     }
 
     fn streams(&mut self, all: &[StreamStats]) {
-        const HELP: [&str; 7] = [
+        const HELP: [&str; 9] = [
             "Live blocks of the stream",
             "Live blocks of the stream as they were asked for",
             "Live blocks of the stream after rounding",
@@ -371,10 +207,13 @@ impl Page {
             "Blocks of the stream that are freed and wait",
             "Free pieces that serve the stream first",
             "Free pieces that serve the stream first",
+            "Blocks of the stream, all that were added",
+            "Blocks of the stream after rounding, all that were added",
         ];
         for (i, help) in HELP.into_iter().enumerate() {
             let name = format!("stream_{}", stream_values(&StreamStats::default())[i].0);
-            self.head(&name, "gauge", help);
+            let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+            self.head(&name, kind, help);
             for s in all {
                 let stream = s.stream.map_or("none".to_owned(), |s| format!("{s:#x}"));
                 self.sample(&name, &format!(",stream=\"{stream}\""), stream_values(s)[i].1);
@@ -410,9 +249,16 @@ fn flows_of(m: &MemoryStats, name: &str) -> Vec<(&'static str, Flow)> {
     m.flows().into_iter().filter(|f| f.0 == name).map(|f| ("", *f.1)).collect()
 }
 
-fn prometheus(told: &Told) -> String {
+/// The page of some devices.
+pub(super) fn page(all: &[Told]) -> String {
+    let mut page = Page::default();
+    all.iter().for_each(|told| tell(&mut page, told));
+    page.families.concat()
+}
+
+fn tell(page: &mut Page, told: &Told) {
     let Told { device, memory, pools, host, .. } = told;
-    let mut page = Page { text: String::new(), device: label(device) };
+    page.device = label(device);
     // Whose they are as labels: the device's have none.
     let mut all = vec![(String::new(), memory)];
     for p in pools {
@@ -426,7 +272,7 @@ fn prometheus(told: &Told) -> String {
         };
         page.flows(f, &all.iter().flat_map(of).collect::<Vec<_>>());
     }
-    for (families, kind) in [(&EVENTS, "counter"), (&GAUGES, "gauge")] {
+    for (families, kind) in [(&EVENTS[..], "counter"), (&GAUGES[..], "gauge")] {
         for f in families {
             let value = |m: &MemoryStats| m.words().into_iter().find(|w| w.0 == f.of).map_or(0, |w| w.1);
             let of_device = matches!(
@@ -438,12 +284,6 @@ fn prometheus(told: &Told) -> String {
             page.values(f, kind, &rows);
         }
     }
-    page.head(
-        "fragmentation_ratio",
-        "gauge",
-        "The part of the free memory that no single request could have",
-    );
-    all.iter().for_each(|(l, m)| page.sample("fragmentation_ratio", l, format!("{:.6}", m.fragmentation())));
     let flows = [host.allocations, host.allocated_bytes, host.active_requests, host.active_bytes];
     for (f, flow) in HOST_FLOWS.iter().zip(flows) {
         page.flows(f, &[(String::new(), flow)]);
@@ -466,7 +306,6 @@ fn prometheus(told: &Told) -> String {
     if !told.latencies.is_empty() {
         page.latencies(&told.latencies);
     }
-    page.text
 }
 
 #[cfg(test)]
@@ -480,22 +319,5 @@ mod tests {
         assert_eq!(flows, FLOWS.iter().map(|f| f.of).collect::<Vec<_>>());
         let words: Vec<&str> = m.words().iter().map(|w| w.0).collect();
         assert_eq!(words, EVENTS.iter().chain(&GAUGES).map(|f| f.of).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn names_are_quoted() {
-        let pools = vec![PoolStats {
-            id: PoolId(7),
-            name: Some("a\"b\\c\nd".into()),
-            memory: MemoryStats { limit_bytes: 5, ..MemoryStats::default() },
-        }];
-        let told = Told { device: "host:0".into(), pools, ..Told::default() };
-        let text = prometheus(&told);
-        assert!(text.contains("millpond_limit_bytes{device=\"host:0\"} +Inf\n"));
-        assert!(text.contains(
-            "millpond_limit_bytes{device=\"host:0\",pool=\"7\",pool_name=\"a\\\"b\\\\c\\nd\"} 5\n"
-        ));
-        let text = json(&told);
-        assert!(text.contains(r#""pool":7,"name":"a\"b\\c\u000ad","memory":{"#), "{text}");
     }
 }

@@ -1,0 +1,189 @@
+//! How free memory lies, for the statistics: each heap's free pieces.
+//!
+//! Nobody is held up for it. A heap is locked only as long as it takes to copy a few numbers, however much of it is free.
+//! Free pieces are found by address in the descriptors, which are read as they are: no lock is held, so what others change
+//! meanwhile may be seen or not, and a piece that moves may be missed. Where memory lies in segments or ties is looked up
+//! some pieces at a time, each time under the lock of growth.
+
+use super::super::blocks::Blocks;
+use super::super::desc::{kind, use_of};
+use super::super::ground::{Ground, Growing};
+use super::super::heap::Space;
+use super::super::shape::Tier;
+use super::super::state::growth::ties::Piece;
+use super::super::types::{NO_POOL, PoolId};
+use super::super::units::{Extent, GRANULE, GranuleRun, LARGE_UNITS_SHIFT};
+use crate::base::error::{Code, Error, Result};
+
+/// So many pieces are looked up while growth is locked.
+const AT_A_TIME: usize = 128;
+
+/// The free memory of a heap.
+#[derive(Default)]
+pub(super) struct HeapSpace {
+    /// The number of the heap, and the id of its pool.
+    pub heap: u32,
+    pub pool: u32,
+    /// Its pool must stay as it is.
+    pub pinned: bool,
+    pub space: Space,
+    /// The granules that could go back to the device, where these are asked for.
+    pub idle: Vec<GranuleRun>,
+}
+
+/// Where to find the free memory of each heap that has a pool which is awake, by the number of the heap.
+type Places = Vec<Option<usize>>;
+
+/// The free memory of each heap, but of pools that sleep; with `idle` the granules that could go back are listed.
+pub(super) fn heap_spaces(ground: &Ground, idle: bool) -> Result<Vec<HeapSpace>> {
+    let mut all = Vec::new();
+    for heap in ground.all_heaps() {
+        let pool = heap.pool();
+        if pool == NO_POOL || ground.sleeps(PoolId(pool)) {
+            continue;
+        }
+        let pinned = ground.is_pinned(heap);
+        let mut h = ground.look(heap);
+        Blocks::of(ground).drain(&mut h);
+        let mut space = h.fine_space();
+        drop(h);
+        if pinned {
+            // An empty chunk that is kept cannot go either.
+            space.small += std::mem::take(&mut space.whole);
+        }
+        all.push(HeapSpace { heap: heap.index, pool, pinned, space, idle: Vec::new() });
+    }
+    let mut places: Places = Vec::new();
+    for (n, h) in all.iter().enumerate() {
+        places.resize(h.heap as usize, None);
+        places.push(Some(n));
+    }
+    let pieces = free_pieces(ground, &places)?;
+    for some in pieces.chunks(AT_A_TIME) {
+        gaps::here();
+        let g = ground.growing();
+        for &(n, piece) in some {
+            if let Some(h) = all.get_mut(n) {
+                g.add_piece(h, piece, idle);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The free pieces of the large tier: whose they are, by `places`, and where; what is side by side is one.
+fn free_pieces(ground: &Ground, places: &Places) -> Result<Vec<(usize, Extent)>> {
+    let maps = &ground.maps;
+    let none = || Error::new(Code::OutOfMemory, "no host memory for the list of free memory");
+    let place = |heap: u32| places.get(heap as usize).copied().flatten();
+    let runs = ground.growing().room.occupied(ground.memory_granules());
+    let mut free: Vec<(usize, Extent)> = Vec::new();
+    for run in runs {
+        let mut unit = 0;
+        gaps::here();
+        for granule in run.granules() {
+            let u = maps.granule(granule);
+            let Some(n) = place(u.heap()).filter(|_| u.use_() == use_of::LARGE) else { continue };
+            unit = unit.max(granule << LARGE_UNITS_SHIFT);
+            while unit < (granule + 1) << LARGE_UNITS_SHIFT {
+                let id = maps.large_at(unit);
+                let d = maps.desc(id);
+                let (off, units, state) = (d.off(), d.units(), d.kind());
+                if id == 0 || off != unit || units == 0 || d.tier_bits() != Tier::Large as u32 {
+                    break; // a segment ends inside this granule, or somebody changes it
+                }
+                if matches!(state, kind::FREE | kind::FREED) {
+                    free.try_reserve(1).map_err(|_| none())?;
+                    free.push((n, Extent::new(off, units)));
+                }
+                unit = unit.saturating_add(units);
+            }
+        }
+    }
+    // Of free scattered blocks the pieces.
+    let pieces = ground.aliases().piece_count();
+    free.try_reserve(pieces as usize + 64).map_err(|_| none())?;
+    ground.aliases().in_use(|id, granule, pieces| {
+        if let Some(n) = place(maps.granule(granule).heap())
+            && maps.desc(id).kind() == kind::FREED
+        {
+            free.extend(pieces.iter().map(|&p| (n, p)));
+        }
+    });
+    free.sort_unstable();
+    free.dedup_by(|(n, next), (m, piece)| {
+        let beside = n == m && next.off <= piece.end();
+        if beside {
+            piece.units = piece.units.max(next.end() - piece.off);
+        }
+        beside
+    });
+    Ok(free)
+}
+
+impl Growing<'_> {
+    fn add_piece(&self, h: &mut HeapSpace, piece: Extent, idle: bool) {
+        let mut whole = 0;
+        let mut add = |run: GranuleRun| {
+            whole += u64::from(run.count);
+            if idle && !h.pinned {
+                h.idle.push(run);
+            }
+        };
+        // Whole granules, but not those of ties that are partly used.
+        match piece.whole() {
+            None => {}
+            Some(run) if self.ties.is_empty() => add(run),
+            Some(run) => {
+                let whole = self.ties.cut(run).into_iter().filter(Piece::is_whole);
+                whole.for_each(|p| add(p.run));
+            }
+        }
+        let goes = match () {
+            () if h.pinned => 0,
+            () if self.ground.config.mapping => whole * GRANULE,
+            () if self.segments.of(piece.touched().first).is_some_and(|s| s.part == piece) => piece.bytes(),
+            () => 0,
+        };
+        let rest = piece.bytes() - goes;
+        let space = &mut h.space;
+        space.pieces += 1;
+        space.whole += goes;
+        space.large += rest;
+        space.large_pieces += u64::from(rest > 0);
+        space.longest = space.longest.max(piece.bytes());
+        // Only the ends of a piece lie in partly used ties: the rest is side by side.
+        space.granules += whole;
+        space.run = space.run.max(whole);
+    }
+}
+
+/// Places at which no lock is held: a test does there what other threads may do.
+pub(crate) mod gaps {
+    #[cfg(test)]
+    std::thread_local! {
+        static ACT: std::cell::RefCell<Option<Box<dyn FnMut()>>> = const { std::cell::RefCell::new(None) };
+    }
+
+    /// One of them.
+    pub(super) fn here() {
+        #[cfg(test)]
+        {
+            // Taken out, so that it may read itself.
+            let act = ACT.take();
+            if let Some(mut act) = act {
+                act();
+                ACT.set(Some(act));
+            }
+        }
+    }
+
+    /// Calls `act` at each of them while `body` runs.
+    #[cfg(test)]
+    pub(crate) fn at_each<R>(act: impl FnMut() + 'static, body: impl FnOnce() -> R) -> R {
+        ACT.set(Some(Box::new(act)));
+        let result = body();
+        ACT.set(None);
+        result
+    }
+}

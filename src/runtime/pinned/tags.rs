@@ -1,0 +1,41 @@
+//! What each tag has of a device's pinned or unified memory.
+
+use crate::core::Counter;
+use std::collections::BTreeMap;
+
+/// Live memory of one kind with one tag.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostTagStats {
+    /// Bytes as they were asked for.
+    pub requested: Counter,
+    /// How many blocks they are in.
+    pub blocks: Counter,
+}
+
+/// Of each tag that was ever used; 0 is none.
+#[derive(Default)]
+pub(crate) struct TagSums(BTreeMap<u16, HostTagStats>);
+
+impl TagSums {
+    /// Counts a block that begins to live.
+    pub(crate) fn count_in(&mut self, tag: u16, bytes: u64) {
+        if tag != 0 {
+            let s = self.0.entry(tag).or_default();
+            s.requested.add(bytes);
+            s.blocks.add(1);
+        }
+    }
+
+    /// Counts one whose life ends.
+    pub(crate) fn count_out(&mut self, tag: u16, bytes: u64) {
+        if let Some(s) = self.0.get_mut(&tag) {
+            s.requested.sub(bytes);
+            s.blocks.sub(1);
+        }
+    }
+
+    /// All, by tag.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (u16, HostTagStats)> {
+        self.0.iter().map(|(&tag, &s)| (tag, s))
+    }
+}
