@@ -78,8 +78,7 @@ bool announce_streams() {
   if (options != nullptr && std::string(options).find("streams_announced") != std::string::npos) {
     return true;
   }
-  return !failed(
-      millpond_set_default_options(device_type().c_str(), -1, "streams_announced:on"));
+  return !failed(millpond_set_default_options(device_type().c_str(), -1, "streams_announced:on"));
 }
 
 /// Work on any of the open devices may use memory of the others, where the driver allows it.

@@ -179,7 +179,8 @@ void beliefs(gpu::Report& report, Ptr at, std::size_t reserved) {
   say("the buffer id of two addresses of one handle", one_id ? "one" : "two", "two");
   const bool differ = ask(7, at) != ask(7, at + kGranule);
   say("the buffer ids of two handles", differ ? "differ" : "one", "differ");
-  say("the attribute MAPPED where nothing is", ask(13, at + 3 * kGranule), "CUDA_ERROR_INVALID_VALUE");
+  say("the attribute MAPPED where nothing is", ask(13, at + 3 * kGranule),
+      "CUDA_ERROR_INVALID_VALUE");
   MILLPOND_GPU(cuMemUnmap, at, kGranule);
   MILLPOND_GPU(cuMemUnmap, at + kGranule, 2 * kGranule);
   MILLPOND_GPU(cuMemUnmap, at + 4 * kGranule, kGranule);

@@ -151,7 +151,8 @@ pub fn register(manner: Manner, capacity: usize, tie: u64) {
         (o.tie, o.tie_growth) = (Some(tie * super::cuda::GRANULE), Some(2 * super::cuda::GRANULE));
     });
     (c.pace)(1);
-    EARLY.store(!manner.options.is_empty(), Relaxed);
+    let scatters = manner.options.is_empty() || manner.options == "streams_announced:on";
+    EARLY.store(!scatters, Relaxed);
     let (name, options) = (CString::new("cuda").unwrap(), CString::new(manner.options).unwrap());
     let status = unsafe { millpond_set_default_options(name.as_ptr(), -1, options.as_ptr()) };
     assert_eq!(status, C_Status::SUCCESS);

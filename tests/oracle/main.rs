@@ -82,6 +82,7 @@ kinds! {
     cuda
     cuda_two
     cuda_old
+    cuda_announced
     cuda_ties
     cuda_unscattered
     cuda_segments

@@ -61,7 +61,8 @@ pub const KINDS: &[Kind] = &[
     Kind { maps: true, ..cuda("cuda", ONE) },
     Kind { maps: true, ..cuda("cuda_two", gpu::Manner { devices: 2, ..ONE }) },
     // Without an event of all streams, and much else that is newer.
-    Kind { maps: true, ..cuda("cuda_old", gpu::Manner { settings: &[("driver", "12000")], ..ONE }) },
+    Kind { maps: true, ..cuda("cuda_old", gpu::Manner { settings: OLD, ..ONE }) },
+    Kind { maps: true, ..cuda("cuda_announced", ANNOUNCED) },
     Kind { maps: true, tie: 3, ..cuda("cuda_ties", ONE) },
     Kind { exact: false, ..cuda("cuda_unscattered", gpu::Manner { options: "scatter:off", ..ONE }) },
     cuda("cuda_segments", gpu::Manner { options: "expandable_segments:False", ..ONE }),
@@ -74,7 +75,13 @@ pub const KINDS: &[Kind] = &[
 
 const PLAIN: Kind =
     Kind { name: "", maps: false, exact: true, capacity: 0, plugin: None, cuda: None, numbers: None, tie: 0 };
+/// A driver without an event for a whole context, which checks handles.
+const OLD: &[(&str, &str)] = &[("driver", "12000"), ("ended", "refuse")];
 const ONE: gpu::Manner = gpu::Manner { devices: 1, settings: &[], options: "" };
+
+/// Each stream is marked by itself, whether or not it has ended without notice: a driver that checks refuses that.
+const ANNOUNCED: gpu::Manner =
+    gpu::Manner { devices: 1, settings: &[("ended", "refuse")], options: "streams_announced:on" };
 
 const fn cuda(name: &'static str, manner: gpu::Manner) -> Kind {
     Kind { name, capacity: 48 * MIB, cuda: Some(manner), ..PLAIN }
