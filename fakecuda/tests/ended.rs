@@ -64,9 +64,9 @@ fn part_that_dies() {
 
 #[test]
 fn a_driver_that_checks_refuses_the_handle() {
-    for number in 0..CALLS.len() {
+    for (number, (name, _)) in CALLS.iter().enumerate() {
         let _fake = Fake::new(&[("ended", "refuse")]);
-        assert_eq!(ended(number), CUDA_ERROR_INVALID_HANDLE, "{}", CALLS[number].0);
+        assert_eq!(ended(number), CUDA_ERROR_INVALID_HANDLE, "{name}");
     }
 }
 
