@@ -96,7 +96,7 @@ fn free_handles_serve_the_captured_stream() {
 /// On a card of 4 GiB or more large growth is in large handles; the option says otherwise.
 #[test]
 fn large_handles_are_the_default_on_large_cards() {
-    for (capacity, tie, creates) in [("4G", None, 8), ("2G", None, 512), ("4G", Some(GRANULE), 512)] {
+    for (capacity, tie, creates) in [("4G", None, 4), ("2G", None, 512), ("4G", Some(GRANULE), 512)] {
         let fake = Fake::new(&[("capacity", capacity), ("strict", "1")], |o| o.tie = tie);
         let d = runtime::device("cuda", 0).unwrap();
         fake.calls_reset();

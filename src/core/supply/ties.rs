@@ -29,7 +29,7 @@ const LARGE_GROWTH_PART: u64 = 8;
 const PLENTIFUL_AGAIN: u64 = 4;
 /// Large growth is in about so many ties while memory is plentiful: each costs the device the same, whatever its size, and
 /// what one request has taken is seldom cut.
-const TIES_OF_GROWTH: u32 = 8;
+const TIES_OF_GROWTH: u32 = 4;
 /// [granules] of the largest tie that is made for that.
 const LARGEST_TIE: u32 = 512;
 /// [granules] of the smallest tie that is made to spare calls.
