@@ -511,7 +511,7 @@ def _value(key: str, value: object) -> str:
     return words.get(str(value), str(value))
 
 
-_ON_OR_OFF = ("scatter", "peer_access")  # other switches are True or False
+_ON_OR_OFF = ("scatter", "peer_access", "streams_announced")  # other switches are True or False
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 use crate::cuda::*;
 use millpond::Code;
-use millpond::runtime::{self, DeviceState, PoolId};
+use millpond::runtime::{self, DeviceState, PoolId, StreamKind};
 use std::sync::Arc;
 
 const POOL: PoolId = PoolId::DEFAULT;
@@ -113,6 +113,34 @@ fn pass_through() {
     }
     assert_eq!(d.memory().stats().driver_calls, 6);
     d.memory().alloc(POOL, 0, MIB).unwrap();
+    fake.end();
+}
+
+/// A block is freed where the driver cannot be called; when it can, the block's stream has ended with work on the block, and NULL,
+/// in whose order it goes back then, does not wait for such a stream by itself.
+#[test]
+fn a_block_goes_back_after_the_work_of_its_stream_that_ended_meanwhile() {
+    let (fake, d) = open("cudaMallocAsync", u64::MAX);
+    let m = d.memory();
+    let s = d.streams().create_with(StreamKind { priority: 0, non_blocking: true }).unwrap();
+    let u = d.streams().create_with(StreamKind { priority: 0, non_blocking: true }).unwrap();
+    let (open_gate, gate) = std::sync::mpsc::channel::<()>();
+    let at = m.alloc(POOL, s, MIB).unwrap();
+    fake.launch_host(0, s, move || _ = gate.recv());
+    d.memset_async(s, at, 7, MIB).unwrap();
+    let (told, hear) = std::sync::mpsc::channel();
+    let memory = d.clone();
+    d.streams()
+        .callback(u, Box::new(move |_| told.send(memory.memory().free(at, None, None).is_ok()).unwrap()))
+        .unwrap();
+    assert!(hear.recv().unwrap(), "it goes back later");
+    d.streams().synchronize(u).unwrap();
+    d.streams().destroy(s).unwrap();
+    let other = m.alloc(POOL, u, 512).unwrap(); // what was put off is given back before
+    assert!(!d.streams().query(0).unwrap(), "its memory went back before the work on it was done");
+    drop(open_gate);
+    d.synchronize().unwrap();
+    m.free(other, Some(u), None).unwrap();
     fake.end();
 }
 

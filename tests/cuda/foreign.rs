@@ -6,7 +6,10 @@ use crate::apart::{apart, apart_told};
 use crate::cuda::*;
 use millpond::Code;
 use millpond::runtime::{self, DeviceState, PoolId};
-use std::sync::Arc;
+use std::ffi::c_char;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 
 const POOL: PoolId = PoolId::DEFAULT;
 /// A driver without an event for a whole context: there the library counts on the promise, or on a driver that checks.
@@ -299,6 +302,121 @@ fn captures_that_only_the_driver_knows_are_found_as_far_as_it_tells() {
             fake.foreign_stream_end(s);
             fake.end();
         }
+    });
+}
+
+/// Who is run at the next `cuCtxRecordEvent`, before the driver does anything.
+static BEFORE_A_MARK: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
+
+/// The thread that it started.
+static TAKER: Mutex<Option<std::thread::JoinHandle<()>>> = Mutex::new(None);
+
+unsafe extern "C" fn before_a_mark(name: *const c_char, length: usize) -> u32 {
+    // SAFETY: the fake gives the name of a function and its length.
+    if unsafe { std::slice::from_raw_parts(name.cast::<u8>(), length) } == b"cuCtxRecordEvent"
+        && let Some(body) = BEFORE_A_MARK.lock().unwrap().take()
+    {
+        body();
+    }
+    0
+}
+
+/// While the library learns that a stream of its own has the handle of one that has ended, another thread takes the memory of
+/// that one.
+#[test]
+fn memory_of_an_ended_stream_is_taken_while_its_handle_comes_again() {
+    apart(|| {
+        let (fake, d) = one(&[]);
+        let (m, t) = (d.memory(), d.streams().create().unwrap());
+        let s = fake.foreign_stream(0, NON_BLOCKING);
+        let (open, go) = channel::<()>();
+        let b = m.alloc(POOL, s, 40 * MIB).unwrap();
+        fake.launch_host(0, s, move || _ = go.recv());
+        d.memset_async(s, b, 9, MIB).unwrap();
+        m.free(b, Some(s), None).unwrap();
+        fake.foreign_stream_end(s);
+        let (other, early) = (d.clone(), Arc::new(AtomicBool::new(true)));
+        let (seen, mut open) = (early.clone(), Some(open));
+        *BEFORE_A_MARK.lock().unwrap() = Some(Box::new(move || {
+            let (told, hear) = channel();
+            let taker = std::thread::spawn(move || {
+                let at = other.memory().alloc(POOL, t, 40 * MIB).unwrap();
+                other.memset_async(t, at, 1, MIB).unwrap();
+                // Long enough for a fill that waits for nobody.
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                let _ = told.send(other.streams().query(t).unwrap()); // nobody hears it later
+            });
+            // It may wait for the work on the host, or until the library has learnt of the end.
+            seen.store(hear.recv_timeout(std::time::Duration::from_millis(500)).unwrap_or(false), Relaxed);
+            drop(open.take());
+            *TAKER.lock().unwrap() = Some(taker);
+        }));
+        let observe: extern "C" fn(Option<unsafe extern "C" fn(*const c_char, usize) -> u32>) =
+            fake.driver("fakecuda_observe");
+        observe(Some(before_a_mark));
+        assert_eq!(d.streams().create().unwrap(), s, "its handle comes again");
+        observe(None);
+        TAKER.lock().unwrap().take().expect("somebody was there in between").join().unwrap();
+        assert!(!early.load(Relaxed), "the memory was used before the work of the ended stream was done");
+        d.synchronize().unwrap();
+        fake.end();
+    });
+}
+
+/// A program keeps its promise, while another thread waits for the device and asks the streams that it knows.
+#[test]
+fn nobody_asks_a_stream_when_its_end_has_been_told() {
+    apart(|| {
+        let (fake, d) = announced(&[]);
+        let m = d.memory();
+        let p = m.pools().create(0).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !stop.load(Relaxed) {
+                        d.synchronize().unwrap();
+                    }
+                });
+            }
+            for _ in 0..300 {
+                let s = fake.foreign_stream(0, NON_BLOCKING);
+                m.captures().release(m.captures().begin(p, s).unwrap()).unwrap(); // it is asked from now on
+                d.streams().forget(s).unwrap();
+                fake.foreign_stream_end(s);
+            }
+            stop.store(true, Relaxed);
+        });
+        m.pools().destroy(p).unwrap();
+        fake.end();
+    });
+}
+
+/// What was a stream of a context that has gone is one of another context now.
+#[test]
+fn a_context_that_has_gone_is_not_asked_for_a_stream_with_the_same_handle() {
+    apart(|| {
+        let (fake, d) = one(&[]);
+        let (m, t) = (d.memory(), d.streams().create().unwrap());
+        let end: extern "C" fn(u64) -> u32 = fake.driver("cuStreamDestroy_v2");
+        let push: extern "C" fn(u64) -> u32 = fake.driver("cuCtxPushCurrent_v2");
+        let pop: extern "C" fn(*mut u64) -> u32 = fake.driver("cuCtxPopCurrent_v2");
+        let [mut context, mut s] = [0; 2];
+        for again in [false, true] {
+            let before = s;
+            (context, s) = stream_of_another_context(&fake);
+            assert!(!again || s == before, "its handle comes again");
+            let b = m.alloc(POOL, t, 40 * MIB).unwrap();
+            m.record_stream(b, s).unwrap();
+            m.free(b, Some(t), None).unwrap();
+            d.synchronize().unwrap();
+            let c = m.alloc(POOL, t, 40 * MIB).expect("no work is left");
+            m.free(c, Some(t), None).unwrap();
+            assert_eq!((push(context), end(s), pop(&mut 0)), (0, 0, 0));
+            destroy_context(&fake, context);
+        }
+        assert_ne!(context, 0);
+        fake.end();
     });
 }
 

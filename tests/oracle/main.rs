@@ -111,7 +111,7 @@ several! {
 /// Every kind of device has its test above.
 #[test]
 fn all_kinds_are_there() {
-    assert_eq!(KINDS.len(), 18);
+    assert_eq!(KINDS.len(), 19);
 }
 
 /// Programs that failed once.

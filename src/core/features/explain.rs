@@ -74,7 +74,11 @@ impl<'a> Explain<'a> {
             self.note_sums(&mut r, &g, &shares);
             note_holders(&mut r, &mut shares);
             shares.clear();
-            *ground.explaining() = Explaining { locked: recycled(locked), shares };
+            let mut explaining = ground.explaining();
+            *explaining = Explaining { locked: recycled(locked), shares };
+            // A heap that came meanwhile has made its room in the lists that are replaced here.
+            explaining.make_room(ground.heap_count() as usize);
+            drop(explaining);
             waits
         };
         r.waits = waits.top(|serial| ground.order.id_of_serial(serial));

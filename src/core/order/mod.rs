@@ -126,14 +126,18 @@ impl Order {
         if let Some(end) = stream.end() {
             return Ok(Some(end).filter(|f| !f.ask()));
         }
-        let made = self.mark(stream, named);
+        let alive = named || self.backing().lasts(stream.id);
+        let all = !alive && !stream.elsewhere;
+        let made = self.mark_at(stream, alive);
         // A thread that ends a stream leaves its fence first: a point that came too late, or was made on a new stream
         // with that id, is not trusted.
         if let Some(end) = stream.end() {
             made.ok().flatten().into_iter().for_each(|p| self.backing().forget(p));
             return Ok(Some(end).filter(|f| !f.ask()));
         }
-        Ok(made?.map(|point| self.source.fence(stream.serial, Some(point))))
+        // A point of all streams passes in the order of such points, not of those of this stream.
+        let serial = if all { self.every.serial } else { stream.serial };
+        Ok(made?.map(|point| self.source.fence(serial, Some(point))))
     }
 
     /// Makes a point on the stream while no capture can begin; `None`: everything queued there is done. `named`: as in

@@ -17,6 +17,8 @@ pub(super) type Context = u64;
 /// The statuses that callers here distinguish; `cuda.h` has all.
 pub(super) mod status {
     pub(in super::super) const OUT_OF_MEMORY: u32 = 2;
+    pub(in super::super) const INVALID_CONTEXT: u32 = 201;
+    pub(in super::super) const CONTEXT_IS_DESTROYED: u32 = 709;
     pub(in super::super) const NOT_READY: u32 = 600;
     pub(in super::super) const PEER_ACCESS_ALREADY_ENABLED: u32 = 704;
 }
@@ -186,6 +188,15 @@ impl Driver {
     }
     pub(super) fn context_push(&self, c: Context) -> Result<()> {
         self.check(call!(self.cuCtxPushCurrent_v2(context(c))))
+    }
+    /// The same for a context of others; `false`: there is none any more, and no work of it.
+    pub(super) fn context_push_if_there(&self, c: Context) -> Result<bool> {
+        match call!(self.cuCtxPushCurrent_v2(context(c))) {
+            Err(f) if [status::INVALID_CONTEXT, status::CONTEXT_IS_DESTROYED].contains(&f.status) => {
+                Ok(false)
+            }
+            other => self.check(other).map(|()| true),
+        }
     }
     pub(super) fn context_pop(&self) -> Result<()> {
         let mut c = null_mut();

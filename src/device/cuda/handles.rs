@@ -15,6 +15,7 @@
 use super::context::Primary;
 use super::driver::{Context, Driver};
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::pause;
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::{NO_STREAM, StreamKind, Whose};
 use crate::fail;
@@ -72,6 +73,11 @@ pub(super) struct HandleTable {
     /// The contexts of the others: of one handle several, if it has come again in another context. Includes streams that
     /// have ended since; all work of those contexts is waited for instead.
     theirs: Mutex<BTreeMap<u64, BTreeSet<Context>>>,
+    /// Streams that were created here, and that the order of memory has been told of: what it believes of an earlier stream
+    /// with the same handle is over. Those that were ended here stay, as long as the driver has not got the handle back.
+    known: Mutex<BTreeSet<u64>>,
+    /// Streams that were created elsewhere and that threads are asking the driver about now.
+    asked: Mutex<Vec<u64>>,
     /// Streams of ours that wait for streams of other contexts.
     bridges: Mutex<VecDeque<u64>>,
 }
@@ -92,6 +98,8 @@ impl HandleTable {
             watched: Mutex::default(),
             ours: Mutex::default(),
             theirs: Mutex::default(),
+            known: Mutex::default(),
+            asked: Mutex::default(),
             bridges: Mutex::default(),
         }
     }
@@ -127,6 +135,13 @@ impl HandleTable {
 
     /// Makes our event stand for everything queued so far on a stream of another context.
     pub(super) fn record_theirs(&self, stream: u64, event: u64, ours: Context, named: bool) -> Result<()> {
+        lock(&self.asked).push(stream);
+        let recorded = self.record_there(stream, event, ours, named);
+        self.has_asked(stream);
+        recorded
+    }
+
+    fn record_there(&self, stream: u64, event: u64, ours: Context, named: bool) -> Result<()> {
         let _relaxed = self.driver.relaxed();
         let there = match named.then(|| self.driver.stream_context(stream)) {
             Some(Ok(context)) if context != ours => Some(context),
@@ -138,15 +153,20 @@ impl HandleTable {
         if there.is_some() && self.driver.capture_id(stream)?.is_some() {
             fail!(Code::NotPermitted, "stream {stream:#x} is being captured");
         }
-        let mut contexts = lock(&self.theirs).get(&stream).cloned().unwrap_or_default();
-        contexts.extend(there);
-        if contexts.is_empty() {
+        let known = lock(&self.theirs).get(&stream).cloned();
+        // Where all of its contexts are gone, its work is over.
+        if known.is_none() && there.is_none() {
             fail!(Code::UnknownStream, "stream {stream:#x} has ended, and nobody knows whose it was");
         }
+        let contexts = known.into_iter().flatten().chain(there).collect::<BTreeSet<Context>>();
         let mut theirs = Vec::new();
         let made = contexts.into_iter().try_for_each(|context| {
             let at = if there == Some(context) { Some(stream) } else { None };
-            self.event_there(context, at).map(|e| theirs.push(e))
+            match self.event_there(context, at)? {
+                Some(event) => theirs.push(event),
+                None => _ = lock(&self.theirs).get_mut(&stream).map(|all| all.remove(&context)),
+            }
+            Ok(())
         });
         let recorded = made.and_then(|()| self.bridge()).and_then(|bridge| {
             let waits = theirs.iter().try_for_each(|&e| self.driver.stream_wait(bridge, e));
@@ -190,13 +210,37 @@ impl HandleTable {
         if stream <= PER_THREAD || self.is_announced() {
             return true;
         }
-        let s = lock(&self.streams);
-        s.live.contains(&stream) || s.ended.contains(&stream)
+        lock(&self.known).contains(&stream)
     }
 
-    /// A new event of another context, recorded on a stream there, or after all of that context's streams.
-    fn event_there(&self, context: Context, stream: Option<u64>) -> Result<u64> {
-        self.driver.context_push(context)?;
+    /// See [`ExternalStreams::note_created`](crate::device::ExternalStreams::note_created).
+    pub(super) fn note_created(&self, stream: u64) {
+        lock(&self.known).insert(stream);
+    }
+
+    /// Asks the driver whether a stream that was created elsewhere is captured, unless its creator has told of its end
+    /// meanwhile: who tells waits for those who ask.
+    fn ask_elsewhere(&self, stream: u64) -> Result<Option<u64>> {
+        lock(&self.asked).push(stream);
+        let listed = lock(&self.watched).contains(&stream) || lock(&self.seen).contains(&stream);
+        let id = if listed { self.driver.capture_id(stream) } else { Ok(None) };
+        self.has_asked(stream);
+        id
+    }
+
+    fn has_asked(&self, stream: u64) {
+        let mut asked = lock(&self.asked);
+        if let Some(at) = asked.iter().position(|&s| s == stream) {
+            asked.swap_remove(at);
+        }
+    }
+
+    /// A new event of another context, recorded on a stream there, or after all of that context's streams. `None`: that context
+    /// is gone, and its work is over.
+    fn event_there(&self, context: Context, stream: Option<u64>) -> Result<Option<u64>> {
+        if !self.driver.context_push_if_there(context)? {
+            return Ok(None);
+        }
         let made = self.driver.event_create(false).and_then(|e| {
             let recorded = match stream {
                 Some(s) => self.driver.event_record(e, s),
@@ -213,7 +257,7 @@ impl HandleTable {
             })
         });
         let _ = self.driver.context_pop();
-        made
+        made.map(Some)
     }
 
     /// A stream of ours with nothing queued; the caller puts it back.
@@ -267,28 +311,40 @@ impl HandleTable {
         let watched: Vec<u64> = lock(&self.watched).iter().copied().collect();
         let seen = watched.into_iter().chain(lock(&self.seen).iter().copied()).collect::<BTreeSet<u64>>();
         for s in seen {
-            match self.driver.capture_id(s) {
+            match self.ask_elsewhere(s) {
                 Ok(None) => {}
                 Ok(Some(_)) => return Ok(Some(s)),
-                Err(e) if e.code() == Code::UnknownStream => self.forget(s), // its creator has destroyed it
+                Err(e) if e.code() == Code::UnknownStream => self.unlist(s), // its creator has destroyed it
                 Err(e) => return Err(e),
             }
         }
         Ok(None)
     }
 
-    /// The creator of the stream destroys it.
-    pub(super) fn forget(&self, stream: u64) {
+    /// The stream is not asked about any more.
+    fn unlist(&self, stream: u64) {
         lock(&self.seen).remove(&stream);
         lock(&self.watched).remove(&stream);
         lock(&self.ours).remove(&stream);
+    }
+
+    /// The creator of the stream destroys it as soon as this returns, and possibly its context: no call of the driver about
+    /// either is under way then, and none will be made.
+    pub(super) fn forget(&self, stream: u64) {
+        self.unlist(stream);
+        lock(&self.theirs).remove(&stream);
+        let mut round = 0_u32;
+        while lock(&self.asked).contains(&stream) {
+            pause(round);
+            round = round.saturating_add(1);
+        }
     }
 
     pub(super) fn create(&self, kind: StreamKind) -> Result<u64> {
         let make = || {
             let made = self.driver.stream_create(kind.priority, kind.non_blocking)?;
             // One that was created elsewhere may have had the handle, and ended without notice.
-            self.forget(made);
+            self.unlist(made);
             lock(&self.makers.streams).insert(made, self.ordinal);
             if kind != StreamKind::default() {
                 lock(&self.kinds).insert(made, kind);
@@ -314,9 +370,11 @@ impl HandleTable {
         let captured = !matches!(self.driver.capture_id(stream), Ok(None));
         self.end(&self.streams, stream, captured, |s| {
             // Unlisted first: as soon as the driver has the handle back, another thread may be given it.
+            lock(&self.known).remove(&s);
             let made = lock(&self.makers.streams).remove(&s);
             let kind = lock(&self.kinds).remove(&s);
             self.driver.stream_destroy(s).inspect_err(|_| {
+                lock(&self.known).insert(s);
                 made.map(|m| lock(&self.makers.streams).insert(s, m));
                 kind.map(|k| lock(&self.kinds).insert(s, k));
             })

@@ -136,6 +136,10 @@ impl ExternalStreams for Card {
         self.handles.set_announced(announced);
     }
 
+    fn note_created(&self, stream: StreamId) {
+        self.handles.note_created(stream);
+    }
+
     fn lasts(&self, stream: StreamId) -> bool {
         self.handles.lasts(stream)
     }

@@ -1,7 +1,7 @@
 //! Host memory for the contents of what sleeps.
 
 use crate::base::error::{Code, Result};
-use crate::device::{Caps, CopyKind, Device, HostWish, StreamKind};
+use crate::device::{Caps, CopyKind, Device, HostWish};
 use crate::fail;
 
 /// \[B\] Less is kept in pageable memory: locking its pages would cost more than the two copies gain.
@@ -38,24 +38,22 @@ impl Kept {
         Ok(Kept::Pageable(room))
     }
 
+    /// The copies are the device's blocking ones: a stream of its own might have the handle of one that has ended without
+    /// notice, and nobody would know.
     pub(super) fn copy_from(&mut self, device: &dyn Device, addr: u64, bytes: u64) -> Result<()> {
-        match self {
-            Kept::Pinned(at, _) => copy_pinned(device, CopyKind::DeviceToHost, *at, addr, bytes),
-            Kept::Pageable(room) => {
-                let at = room.as_mut_ptr().expose_provenance() as u64;
-                device.copy(CopyKind::DeviceToHost, at, addr, bytes)
-            }
-        }
+        let to = match self {
+            Kept::Pinned(at, _) => *at,
+            Kept::Pageable(room) => room.as_mut_ptr().expose_provenance() as u64,
+        };
+        device.copy(CopyKind::DeviceToHost, to, addr, bytes)
     }
 
     pub(super) fn copy_to(&self, device: &dyn Device, addr: u64, bytes: u64) -> Result<()> {
-        match self {
-            Kept::Pinned(at, _) => copy_pinned(device, CopyKind::HostToDevice, addr, *at, bytes),
-            Kept::Pageable(room) => {
-                let at = room.as_ptr().expose_provenance() as u64;
-                device.copy(CopyKind::HostToDevice, addr, at, bytes)
-            }
-        }
+        let from = match self {
+            Kept::Pinned(at, _) => *at,
+            Kept::Pageable(room) => room.as_ptr().expose_provenance() as u64,
+        };
+        device.copy(CopyKind::HostToDevice, addr, from, bytes)
     }
 
     /// Gives the memory back; what the device refuses comes back.
@@ -65,14 +63,4 @@ impl Kept {
             _ => None,
         }
     }
-}
-
-/// A copy on a stream of its own that is not ordered with the default one; returns when all has arrived.
-fn copy_pinned(device: &dyn Device, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
-    let stream = device.streams().create_with(StreamKind { priority: 0, non_blocking: true })?;
-    let queued = device.copy_async(stream, kind, dst, src, bytes);
-    // Also where that failed: nothing may be using the memory when the caller goes on.
-    let done = device.streams().synchronize(stream);
-    let _ = device.streams().destroy(stream); // what the device refuses to end now it ends with itself
-    queued.and(done)
 }

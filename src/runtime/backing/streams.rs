@@ -9,8 +9,12 @@ use crate::runtime::entry::reentry;
 use std::ops::Bound::{Excluded, Unbounded};
 
 impl DeviceBacking {
+    /// The stream was created here. Until now its handle may have stood for one that has ended without notice.
     pub(crate) fn add_stream(&self, stream: StreamId) {
         lock(&self.streams).insert(stream);
+        if let Some(external) = self.device.external_streams() {
+            external.note_created(stream);
+        }
     }
 
     pub(crate) fn drop_stream(&self, stream: StreamId) {

@@ -47,6 +47,8 @@ impl Block {
 pub(super) struct Freed {
     pub block: Block,
     pub waits: Waits,
+    /// The waits contain the work of the block's own stream.
+    pub own_waited: bool,
 }
 
 /// The account of unpooled memory; see the head of this file.

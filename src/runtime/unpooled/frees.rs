@@ -72,7 +72,7 @@ impl Unpooled {
         };
         let named = own.is_some() && stream == own;
         let waits = self.waits_of(&block, given, named);
-        let mut freed = Freed { block, waits };
+        let mut freed = Freed { block, waits, own_waited: false };
         let given = self.give_back(&mut freed, named);
         let mut a = lock(&self.account);
         match given {
@@ -141,7 +141,13 @@ impl Unpooled {
         let mut home = 0;
         if self.by_driver {
             reentry::may_block()?;
-            home = freed.block.own.as_ref().filter(|s| self.takes_frees(s, named)).map_or(0, |s| s.id);
+            let own = freed.block.own.clone();
+            home = own.as_ref().filter(|s| self.takes_frees(s, named)).map_or(0, |s| s.id);
+            // It may have ended since its free was put into its order; the default stream waits for none that does not block.
+            if let Some(own) = own.filter(|s| s.id != home && !freed.own_waited) {
+                self.order.add(&own, &mut freed.waits);
+                freed.own_waited = true;
+            }
             if freed.waits.owes() {
                 self.order.sync_waits(&mut freed.waits)?;
             }

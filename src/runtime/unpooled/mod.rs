@@ -225,7 +225,7 @@ impl Unpooled {
             a.reserve(&info);
             let block = Block { info, own: None, used_by: Vec::new(), tag: 0 };
             self.tell(EventKind::SegmentAlloc, &info);
-            a.freed.push_back(Freed { block, waits: Waits::default() });
+            a.freed.push_back(Freed { block, waits: Waits::default(), own_waited: false });
             drop(a);
             self.settle_freed();
             return Err(e);
