@@ -120,7 +120,7 @@ impl Order {
         if stream.ends.swap(true, AcqRel) {
             return None;
         }
-        let made = self.mark_at(&stream, false);
+        let made = self.mark(&stream, false);
         let over = matches!(made, Ok(None));
         Some(self.leave(stream, made, over))
     }

@@ -128,7 +128,7 @@ impl Order {
         }
         let alive = named || self.backing().lasts(stream.id);
         let all = !alive && !stream.elsewhere;
-        let made = self.mark_at(stream, alive);
+        let made = self.mark(stream, alive);
         // A thread that ends a stream leaves its fence first: a point that came too late, or was made on a new stream
         // with that id, is not trusted.
         if let Some(end) = stream.end() {
@@ -140,14 +140,9 @@ impl Order {
         Ok(made?.map(|point| self.source.fence(serial, Some(point))))
     }
 
-    /// Makes a point on the stream while no capture can begin; `None`: everything queued there is done. `named`: as in
-    /// [`fence_of_named`](Self::fence_of_named).
-    fn mark(&self, stream: &Stream, named: bool) -> Result<Option<Point>> {
-        self.mark_at(stream, named || self.backing().lasts(stream.id))
-    }
-
-    /// The same; without `alive`, the stream is not given to the device, and the point is one of all streams.
-    fn mark_at(&self, stream: &Stream, alive: bool) -> Result<Option<Point>> {
+    /// Makes a point on the stream while no capture can begin; `None`: everything queued there is done. Without `alive`, the
+    /// stream is not given to the device, and the point is one of all streams.
+    fn mark(&self, stream: &Stream, alive: bool) -> Result<Option<Point>> {
         let point = if stream.elsewhere {
             self.backing().mark_elsewhere(stream.id, alive)?
         } else {
