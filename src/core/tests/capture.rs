@@ -2,6 +2,7 @@
 //! simulated device fails a test that asks it.
 
 use super::super::blocks::WaitingBlocks;
+use super::super::ground::Pool;
 use super::super::state::captures::CaptureId;
 use super::*;
 
@@ -204,6 +205,45 @@ fn a_release_that_must_not_wait_sets_the_memory_aside() {
         b.pond.empty_cache(None).unwrap();
         assert_eq!(b.world.lock().unwrap().taken, 0);
         b.pond.pool_destroy(p).unwrap();
+        b.finish();
+    }
+}
+
+#[test]
+fn memory_that_is_set_aside_twice_waits_for_both_replays() {
+    for mapping in [true, false] {
+        let (mut b, p) = bench(mapping);
+        b.alloc(PoolId::DEFAULT, Some(2), 1000).unwrap();
+        set_aside(&mut b, p);
+        let again = b.pond.captures().keep(p).unwrap();
+        b.world.lock().unwrap().streams.entry(2).or_default().queued += 1; // a replay of another graph
+        b.pond.captures().release_async(again).unwrap();
+        let is_kept = |b: &Bench| {
+            b.pond.stats(None).unwrap(); // asks what is over
+            b.pond.ground().live_pool(p).unwrap().is_pinned()
+        };
+        b.world.lock().unwrap().complete(1, u64::MAX);
+        assert!(is_kept(&b), "the second replay is not over");
+        b.world.lock().unwrap().complete(2, u64::MAX);
+        assert!(!is_kept(&b));
+        b.finish();
+    }
+}
+
+#[test]
+fn a_heap_that_was_set_aside_serves_no_stream_that_has_ended_since() {
+    for mapping in [true, false] {
+        let (mut b, p) = bench(mapping);
+        set_aside(&mut b, p);
+        stream_ends(&b.pond, 1);
+        b.world.lock().unwrap().complete(1, u64::MAX);
+        b.pond.stats(None).unwrap(); // asks what is over
+        let pool = b.pond.ground().live_pool(p).unwrap();
+        let heaps = |pool: &Pool| {
+            let streams = pool.streams();
+            (streams.heaps.len(), streams.orphans.len(), streams.detached.len())
+        };
+        assert_eq!(heaps(pool), (0, 1, 0), "another stream may have that number by now");
         b.finish();
     }
 }

@@ -79,6 +79,19 @@ fn a_free_that_comes_too_late_leaves_the_next_block_alone() {
 }
 
 #[test]
+fn a_large_block_that_another_thread_frees_is_counted_out_of_the_large_ones() {
+    let pond = Bench::new(config(true, 64 << 20)).pond;
+    let [_, _, large] = [61_440, 61_440, 70_000].map(|n| pond.alloc(PoolId::DEFAULT, 1, n).unwrap());
+    let bytes = || {
+        let s = pond.statistics().full(None, 0).unwrap().allocated_bytes;
+        [s.small_pool.current, s.large_pool.current]
+    };
+    assert_eq!(bytes(), [2 * 61_440, 70_144]);
+    std::thread::scope(|s| _ = s.spawn(|| pond.free(large, None, None).unwrap()));
+    assert_eq!(bytes(), [2 * 61_440, 0]);
+}
+
+#[test]
 fn a_device_that_never_says_that_it_is_done_is_waited_for() {
     let mut b = Bench::new(config(true, 64 << 20));
     for user in [2, 3] {
