@@ -93,13 +93,13 @@ fn every_variable_is_told() {
 /// What the processor's devices have not given out is no promise of the machine's.
 #[test]
 fn the_machines_memory_is_not_called_free() {
-    // More than any machine has.
+    // As much as the machine has in all, which is never to spare.
     let o = run(&["info"], &[("MILLPOND_HOST_CAPACITY", "16384G"), ("MILLPOND_HOST_DEVICES", "1")]);
     assert!(o.status.success(), "{}", err(&o));
     let text = out(&o);
     let memory =
         text.lines().find(|l| l.trim_start().starts_with("memory")).unwrap_or_else(|| panic!("{text}"));
-    assert!(memory.contains("16.00 TiB, 16.00 TiB not taken; the machine has "), "{memory}");
+    assert!(memory.contains(" not taken; the machine has "), "{memory}");
     assert!(memory.ends_with(" to spare") && !memory.contains("free"), "{memory}");
     // Where the machine has more than the device, what the device has not given out is free.
     let o = run(&["info"], &[("MILLPOND_HOST_CAPACITY", "2M"), ("MILLPOND_HOST_DEVICES", "1")]);
