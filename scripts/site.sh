@@ -27,7 +27,7 @@ rm -rf "$site/pages" "$site/book" "$site/reference"
 mkdir -p "$site/pages" "$site/reference"
 # The pages lie as in the repository, beside the files that they lead to, so that their links are right.
 for path in README.md CHANGELOG.md CONTRIBUTING.md LICENSE-APACHE LICENSE-MIT docs include examples fakecuda/README.md \
-  fakecuda/include gpu/README.md traces/README.md bench/corpus torch/shim/README.md cli/third_party/uplot/LICENSE; do
+  fakecuda/include gpu/README.md gpu/beliefs.txt traces/README.md bench/corpus torch/shim/README.md cli/third_party/uplot/LICENSE; do
   mkdir -p "$site/pages/$(dirname $path)"
   cp -R "$path" "$site/pages/$path"
 done

@@ -3,6 +3,7 @@ allocator and under the native one, which is built here.
 
     torch_checks.py            all of them
 """
+import importlib.util
 import os
 import subprocess
 import sys
@@ -114,9 +115,7 @@ def nccl(native):
 def compiled(native):
     """torch.compile with graph trees, whose graphs share memory by checkpoints of the allocator; without those (pluggable)
     compiled kernels alone."""
-    try:
-        import triton  # noqa: F401
-    except ImportError:
+    if importlib.util.find_spec("triton") is None:
         print("SKIP no Triton")
         return
     torch = enabled(native)
