@@ -10,33 +10,19 @@
 #include <string>
 #include <vector>
 
+#include "raw.hpp"
 #include "report.hpp"
 
 namespace {
 
+using gpu::Access;
 using gpu::driver;
+using gpu::Kind;
 using gpu::Ptr;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMiB = 1 << 20;
 constexpr std::size_t kGranule = 2 * kMiB;
-
-// CUmemAllocationProp and CUmemAccessDesc, as the documentation lays them out.
-struct Kind {
-  int type = 1;              // pinned
-  int handle_types = 0;      // 1: file descriptors
-  int location[2] = {1, 0};  // device 0
-  void* windows = nullptr;
-  unsigned char compression = 0;
-  unsigned char rdma = 0;
-  unsigned short usage = 0;
-  unsigned char reserved[4] = {};
-};
-static_assert(sizeof(Kind) == 32, "the driver's layout");
-struct Access {
-  int location[2] = {1, 0};
-  int flags = 3;  // read and write
-};
 
 double micros(Clock::time_point from) {
   return std::chrono::duration<double, std::micro>(Clock::now() - from).count();
