@@ -196,7 +196,7 @@ void growth(gpu::Report& report, Device& cuda) {
     }
   };
   judge("first 1 GiB", ours, 3 * theirs, " (3 x cuMemAlloc)");
-  // One request is in handles of 64 MiB, many small ones in handles of 2 MiB.
+  // One request is in four handles, the others have one each.
   report.info("first 1 GiB in 32 requests", gpu::number(ours_apart / 1000, "us"),
               "beside the row above");
   judge("64 MiB more", ours_more, theirs_more, " (cuMemAlloc + cuMemFree)");

@@ -128,6 +128,37 @@ fn large_handles_cost_as_little_as_others_do() {
     }
 }
 
+/// A card is grown into by requests of tens of MiB, which must not each cost as many calls as they have granules.
+#[test]
+fn requests_of_tens_of_mib_are_in_handles_of_their_own_while_most_of_the_card_is_free() {
+    let (fake, d) = card(80, None);
+    let m = d.memory();
+    let one = alloc(&fake, GIB);
+    let [mut blocks, mut first, mut more] = [vec![], vec![], vec![]];
+    let apart =
+        time(&fake, || first = (0..32).map(|_| m.alloc(PoolId::DEFAULT, 0, 32 * MIB).unwrap()).collect());
+    blocks.append(&mut first);
+    let theirs = alloc(&fake, 64 * MIB);
+    let ours = time(&fake, || more.push(m.alloc(PoolId::DEFAULT, 0, 64 * MIB).unwrap()));
+    blocks.append(&mut more);
+    println!(
+        "1 GiB in 32 requests: {apart} µs, cuMemAlloc of it {one:?} µs; 64 MiB more: {ours} µs, cuMemAlloc {theirs:?} µs"
+    );
+    assert!(apart <= 32 * alloc(&fake, 32 * MIB).0 * 3 / 2, "{apart}");
+    assert!(ours <= theirs.0 + theirs.1, "{ours}");
+    // From an eighth of the card on, what is cut later would be missed.
+    blocks.push(m.alloc(PoolId::DEFAULT, 0, 10 * GIB).unwrap());
+    let calls = mapping_calls(&fake, || blocks.push(m.alloc(PoolId::DEFAULT, 0, 64 * MIB).unwrap()));
+    assert_eq!(calls[0], 32, "a handle for each granule");
+    blocks.split_off(32).into_iter().for_each(|at| m.free(at, Some(0), None).unwrap());
+    m.empty_cache(None).unwrap();
+    blocks.into_iter().for_each(|at| m.free(at, Some(0), None).unwrap());
+    let given = time(&fake, || m.empty_cache(None).unwrap());
+    println!("1 GiB in 32 requests, given back: {given} µs");
+    assert_eq!(fake.used(0), 0);
+    fake.end();
+}
+
 /// The calls to the driver that `body` makes: create, map, access, unmap, release.
 fn mapping_calls(fake: &Fake, body: impl FnOnce()) -> [u64; 5] {
     let names = ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease"];

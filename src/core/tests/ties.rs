@@ -186,7 +186,7 @@ fn large_growth_is_in_four_ties() {
 fn small_growth_is_by_granules() {
     let mut b = with_ties(256, 32, 8);
     // The growth from which on it is in ties, by how much is reserved.
-    for (until, least) in [(64, 8), (128, 16), (256, 32)] {
+    for (until, least) in [(32, 2), (64, 8), (128, 16), (256, 32)] {
         let before = sizes(&b).len();
         b.alloc(PoolId::DEFAULT, Some(0), (least - 1) * G).unwrap();
         assert_eq!(sizes(&b).len(), before);
