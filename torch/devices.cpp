@@ -318,6 +318,22 @@ int Device::uses(PoolId id) {
   return pool != nullptr ? pool->uses : 0;
 }
 
+bool Device::serve_others(PoolId id, bool serves) {
+  std::lock_guard<std::mutex> held(lock_);
+  const std::shared_ptr<Pool> pool = find(id);
+  if (pool == nullptr) return false;
+  pool->serves_others = serves;
+  return true;
+}
+
+std::vector<std::shared_ptr<Pool>> Device::serving_others() {
+  std::lock_guard<std::mutex> held(lock_);
+  std::vector<std::shared_ptr<Pool>> pools;
+  std::copy_if(pools_.begin(), pools_.end(), std::back_inserter(pools),
+               [](const std::shared_ptr<Pool>& pool) { return pool->serves_others; });
+  return pools;
+}
+
 bool Device::end(PoolId id) {
   std::lock_guard<std::mutex> held(lock_);
   const auto last = std::find_if(active_.rbegin(), active_.rend(),

@@ -57,6 +57,7 @@ struct Pool {
   millpond_pool* pool = nullptr;
   millpond_capture* kept = nullptr;  // its memory is its own; NULL where the driver has the memory
   int uses = 0;                      // begins without their release
+  bool serves_others = false;        // where a request finds no memory; by the device's lock
 };
 
 /// A device in use. All members may be called from any thread.
@@ -83,6 +84,10 @@ class Device {
   std::shared_ptr<Pool> named(PoolId id);
   /// How many uses the pool has.
   int uses(PoolId id);
+  /// Whether requests of others may be served from the pool where there is no memory. False: there
+  /// is no such pool.
+  bool serve_others(PoolId id, bool serves);
+  std::vector<std::shared_ptr<Pool>> serving_others();
   /// The pool's latest filter goes. False: it has none.
   bool end(PoolId id);
   /// One use less.

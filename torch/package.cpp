@@ -94,6 +94,16 @@ int millpond_torch_pool_uses(int device, std::uint64_t first, std::uint64_t seco
   return on != nullptr ? on->uses({first, second}) : 0;
 }
 
+int millpond_torch_pool_serves_others(int device, std::uint64_t first, std::uint64_t second,
+                                      bool serves) {
+  return guard(1, [&] {
+    Device* on = open_device(device);
+    if (on != nullptr && on->serve_others({first, second}, serves)) return 0;
+    last_error() = "there is no such pool";
+    return 1;
+  });
+}
+
 void millpond_torch_copies_by_peer() { map_always(); }
 
 int millpond_torch_no() { return 0; }

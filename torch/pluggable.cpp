@@ -52,14 +52,24 @@ bool lacks_memory(C_Status status) {
   return status != C_SUCCESS && millpond_last_error_code() == MILLPOND_E_OUT_OF_MEMORY;
 }
 
+/// A block of a pool that serves others; NULL: none has any.
+void* spare(Device& device, std::size_t size, Stream stream) {
+  for (const std::shared_ptr<Pool>& pool : device.serving_others()) {
+    void* ptr = nullptr;
+    if (millpond_pool_alloc(pool->pool, size, stream_of(stream), &ptr) == C_SUCCESS) return ptr;
+  }
+  return nullptr;
+}
+
 /// Sets `lacking` where a failure is for lack of memory.
 void* allocate(std::size_t size, int ordinal, Stream stream, bool& lacking) {
   Device* device = device_at(ordinal);
   if (device == nullptr) return nullptr;
   void* ptr = nullptr;
   C_Status status;
+  std::shared_ptr<Pool> pool;
   if (hooked.load(std::memory_order_relaxed)) {
-    const std::shared_ptr<Pool> pool = device->pool_for(stream);
+    pool = device->pool_for(stream);
     const auto request = [&] {
       return millpond_pool_alloc(pool != nullptr ? pool->pool : device->default_pool(), size,
                                  stream_of(stream), &ptr);
@@ -80,7 +90,9 @@ void* allocate(std::size_t size, int ordinal, Stream stream, bool& lacking) {
   if (failed(status)) {
     lacking = lacks_memory(status);
     explain();
-    return nullptr;
+    // A request of a pool's own, which may be of a graph, has no use for memory of another one.
+    if (lacking && pool == nullptr) ptr = spare(*device, size, stream);
+    if (ptr == nullptr) return nullptr;
   }
   last_error().clear();
   return ptr;

@@ -96,6 +96,16 @@ inline TraceEntry::Action action_named(const std::string& name) {
 using RejectionObserver = std::function<void(std::int64_t device, std::size_t asked,
                                              std::size_t allocated, std::size_t device_total)>;
 
+/// The segments of an allocator's pool; of 0, 0: of all its pools.
+template <typename Allocator>
+auto snapshot_of(Allocator& allocator, c10::MempoolId_t pool) {
+  if constexpr (requires { allocator.snapshot(pool, false); }) {
+    return allocator.snapshot(pool, false);
+  } else {
+    return allocator.snapshot(pool);
+  }
+}
+
 /// Sets a number that not every release's DeviceStats has.
 template <typename Stats>
 void set_oom_rejections(Stats& stats, std::int64_t value) {

@@ -4,7 +4,8 @@
 // (millpond_torch.build_native), since PyTorch's classes differ between releases.
 //
 // It calls libmillpond-torch.so, which has all state; this file only translates. trace.hpp has what
-// PyTorch knows of what happened, sharing.hpp what goes to other processes.
+// PyTorch knows of what happened, sharing.hpp what goes to other processes, others.hpp
+// what pools are not Millpond's.
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -27,6 +28,7 @@
 #include "compat.hpp"
 #include "library.hpp"
 #include "numbers.hpp"
+#include "others.hpp"
 #include "pluggable.hpp"
 #include "sharing.hpp"
 #include "trace.hpp"
@@ -49,6 +51,7 @@ using millpond_torch::SegmentBlock;
 
 Library millpond;
 auto* const trace = new millpond_torch::Trace;  // never destroyed: tensors end with the process
+auto* const others = new millpond_torch::Others;
 auto* const sharing = new millpond_torch::Sharing<Library>(millpond);
 /// A history that PyTorch sets no bound to; 64 bytes each, of which memory has what was written.
 constexpr std::size_t kMostEvents = std::size_t{1} << 22;
@@ -71,6 +74,18 @@ void report(void* ptr, std::int64_t size, DeviceIndex device) {
                                    c10::Device(c10::DeviceType::CUDA, device));
 }
 
+/// A request to PyTorch's own allocator, which gives its cache back before it fails, but not what
+/// Millpond caches.
+template <typename Request>
+auto retried(Request request) {
+  try {
+    return request();
+  } catch (const c10::OutOfMemoryError&) {
+    millpond.reset_();
+  }
+  return request();
+}
+
 class Allocator final : public CUDAAllocator {
  public:
   // ---- memory ----
@@ -81,29 +96,39 @@ class Allocator final : public CUDAAllocator {
       void* plain = size != 0 ? take_plain(size) : nullptr;
       return {plain, plain, &release_plain, c10::Device(c10::DeviceType::CUDA, device)};
     }
-    void* ptr = take(size, device, c10::cuda::getCurrentCUDAStream(device));
-    return {ptr, ptr, &release, c10::Device(c10::DeviceType::CUDA, device)};
+    const auto stream = c10::cuda::getCurrentCUDAStream(device);
+    if (CUDAAllocator* other = others->serving(device, stream)) {
+      return retried([&] { return other->allocate(size); });
+    }
+    return take(size, device, stream);
   }
   c10::DeleterFnPtr raw_deleter() const override { return caches_ ? &release : &release_plain; }
   void* raw_alloc(std::size_t size) override {
     const DeviceIndex device = current_device();
     if (!caches_) return size != 0 ? take_plain(size) : nullptr;
-    return take(size, device, c10::cuda::getCurrentCUDAStream(device));
+    return raw(size, device, c10::cuda::getCurrentCUDAStream(device));
   }
   void* raw_alloc_with_stream(std::size_t size, cudaStream_t stream) override {
     if (!caches_) return size != 0 ? take_plain(size) : nullptr;
-    return take(size, current_device(), stream);
+    return raw(size, current_device(), stream);
   }
-  void raw_delete(void* ptr) override { caches_ ? release(ptr) : release_plain(ptr); }
+  void raw_delete(void* ptr) override {
+    if (!caches_) return release_plain(ptr);
+    if (CUDAAllocator* other = other_of(ptr)) return other->raw_delete(ptr);
+    release(ptr);
+  }
   void copy_data(void* to, const void* from, std::size_t size) const override {
     C10_CUDA_CHECK(cudaMemcpy(to, from, size, cudaMemcpyDeviceToDevice));
   }
   void* getBaseAllocation(void* ptr, std::size_t* size) override {
+    if (CUDAAllocator* other = other_of(ptr)) return other->getBaseAllocation(ptr, size);
     return millpond.base_alloc_(ptr, size);
   }
   void recordStream(const DataPtr& ptr, c10::cuda::CUDAStream stream) override {
     if (ptr.get() != nullptr && ptr.get_deleter() == &release) {
       millpond.record_stream_(ptr.get(), stream.stream());
+    } else if (CUDAAllocator* other = others->native()) {
+      other->recordStream(ptr, stream);  // which knows its own
     }
   }
   using CUDAAllocator::recordStream;
@@ -130,6 +155,7 @@ class Allocator final : public CUDAAllocator {
     } else {
       millpond.sweep_();
     }
+    if (CUDAAllocator* other = others->native()) other->emptyCache(pool);
     if (noted) note([&] { trace->called(std::move(call)); });
   }
   double getMemoryFraction(DeviceIndex device) override {
@@ -152,15 +178,23 @@ class Allocator final : public CUDAAllocator {
   // ---- numbers ----
 
   DeviceStats getDeviceStats(DeviceIndex device) override {
-    return millpond_torch::device_stats(stats_of(device));
+    DeviceStats stats = millpond_torch::device_stats(stats_of(device));
+    if (CUDAAllocator* other = others->native()) {
+      millpond_torch::add(stats, other->getDeviceStats(device));
+    }
+    return stats;
   }
   void resetAccumulatedStats(DeviceIndex device) override {
     check(millpond.reset_accumulated_(device));
     const std::uint64_t spared = stats_of(device).at("num_oom_rejections");
+    if (CUDAAllocator* other = others->native()) other->resetAccumulatedStats(device);
     std::lock_guard<std::mutex> held(lock_);
     spared_[device] = spared;
   }
-  void resetPeakStats(DeviceIndex device) override { check(millpond.reset_peaks_(device)); }
+  void resetPeakStats(DeviceIndex device) override {
+    check(millpond.reset_peaks_(device));
+    if (CUDAAllocator* other = others->native()) other->resetPeakStats(device);
+  }
 
   SnapshotInfo snapshot(MempoolId_t pool) { return snapshot(pool, true); }  // in 2.9
   SnapshotInfo snapshot(MempoolId_t pool, bool traces) MILLPOND_TORCH_MIDDLE {
@@ -172,6 +206,7 @@ class Allocator final : public CUDAAllocator {
       Telling telling{&out, device, pool};
       check(millpond.segments_(device, add, &telling));
     }
+    add_others(out, pool);
     if (!traces || !trace->enabled()) return out;
     for (DeviceIndex device = 0; device < count; ++device) {
       out.device_traces[static_cast<std::size_t>(device)] =
@@ -193,17 +228,30 @@ class Allocator final : public CUDAAllocator {
 
   void beginAllocateToPool(DeviceIndex device, MempoolId_t pool,
                            std::function<bool(cudaStream_t)> filter) override {
-    millpond.begin_allocate_to_pool_(device, pool, [filter = std::move(filter)](void* stream) {
-      return filter(static_cast<cudaStream_t>(stream));
-    });
+    if (CUDAAllocator* other = others->of(device, pool)) {
+      other->beginAllocateToPool(device, pool, filter);
+    } else {
+      millpond.begin_allocate_to_pool_(device, pool, [filter](void* stream) {
+        return filter(static_cast<cudaStream_t>(stream));
+      });
+    }
+    others->begin(device, pool, filter);
   }
   void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override {
+    others->end(device, pool);
+    if (CUDAAllocator* other = others->of(device, pool)) {
+      return other->endAllocateToPool(device, pool);
+    }
     millpond.end_allocate_to_pool_(device, pool);
   }
   void releasePool(DeviceIndex device, MempoolId_t pool) override {
+    if (others->of(device, pool) != nullptr) return others->release(device, pool);
     millpond.release_pool_(device, pool);
   }
   int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override {
+    if (CUDAAllocator* other = others->of(device, pool)) {
+      return other->getPoolUseCount(device, pool);
+    }
     return millpond.pool_uses_(device, pool.first, pool.second);
   }
 #if MILLPOND_TORCH_FROM(2, 11)
@@ -212,19 +260,29 @@ class Allocator final : public CUDAAllocator {
   using Other = CUDAAllocator*;
 #endif
   void createOrIncrefPool(DeviceIndex device, MempoolId_t pool, Other allocator) override {
-    TORCH_CHECK_NOT_IMPLEMENTED(allocator == nullptr,
-                                "a MemPool of Millpond has no other allocator");
+    if (allocator != nullptr || others->of(device, pool) != nullptr) {
+      return others->take(device, pool, std::move(allocator));
+    }
     check(millpond.pool_hold_(device, pool.first, pool.second));
   }
   void setUseOnOOM(DeviceIndex device, MempoolId_t pool) {
     setUseOnOOM(device, pool, true);
   }  // in 2.9
-  void setUseOnOOM(DeviceIndex, MempoolId_t, bool use) MILLPOND_TORCH_MIDDLE {
-    TORCH_CHECK_NOT_IMPLEMENTED(!use, "a MemPool of Millpond serves no requests of others");
+  void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use) MILLPOND_TORCH_MIDDLE {
+    if (others->of(device, pool) != nullptr) return others->serve_others(device, pool, use);
+    check(millpond.pool_serves_others_(device, pool.first, pool.second, use));
   }
-  void setNoSplit(DeviceIndex, MempoolId_t) MILLPOND_TORCH_MIDDLE {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "a MemPool of Millpond has no segments to keep whole");
+#if MILLPOND_TORCH_FROM(2, 11)
+  /// Millpond has no segments to keep whole: such a pool is PyTorch's from its beginning on.
+  void setNoSplit(DeviceIndex device, MempoolId_t pool) override {
+    if (others->of(device, pool) == nullptr) {
+      TORCH_CHECK(getPoolUseCount(device, pool) == 1, "no_split is set before a pool is used");
+      others->take(device, pool, Other{});
+      millpond.release_pool_(device, pool);
+    }
+    others->native()->setNoSplit(device, pool);
   }
+#endif
 
   /// A layout of a pool's blocks, as torch.compile's trees of graphs take them.
   struct Checkpoint final : AllocatorState {
@@ -237,6 +295,9 @@ class Allocator final : public CUDAAllocator {
   };
   std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex device,
                                                      MempoolId_t pool) override {
+    if (CUDAAllocator* other = others->of(device, pool)) {
+      return other->getCheckpointState(device, pool);
+    }
     auto state = std::make_shared<Checkpoint>(pool);
     check(millpond.checkpoint_(device, pool.first, pool.second, &state->handle));
     return state;
@@ -246,6 +307,9 @@ class Allocator final : public CUDAAllocator {
   CheckpointDelta setCheckpointPoolState(DeviceIndex device,
                                          std::shared_ptr<AllocatorState> state) override {
     const auto* checkpoint = dynamic_cast<const Checkpoint*>(state.get());
+    if (checkpoint == nullptr && others->native() != nullptr) {
+      return others->native()->setCheckpointPoolState(device, std::move(state));
+    }
     TORCH_CHECK(checkpoint != nullptr, "the checkpoint is not one of Millpond");
     const MempoolId_t pool = checkpoint->pool;
     CheckpointDelta delta;
@@ -268,6 +332,9 @@ class Allocator final : public CUDAAllocator {
   }
   bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
                                 const std::unordered_set<void*>& expected) override {
+    if (CUDAAllocator* other = others->of(device, pool)) {
+      return other->checkPoolLiveAllocations(device, pool, expected);
+    }
     TORCH_CHECK(millpond.pool_uses_(device, pool.first, pool.second) != 0,
                 "there is no such pool on GPU ", static_cast<int>(device));
     std::size_t found = 0;
@@ -310,6 +377,7 @@ class Allocator final : public CUDAAllocator {
   }
   /// Hears of requests, frees and segments, from the thread that does it.
   void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override {
+    others->track(tracker);
     trace->track(std::move(tracker));
     check(millpond.on_segments_([](int device, bool added, void* ptr, std::size_t size, bool maps) {
       note([&] {  // Millpond calls this
@@ -371,6 +439,7 @@ class Allocator final : public CUDAAllocator {
   // ---- other processes ----
 
   ShareableHandle shareIpcHandle(void* ptr) override {
+    if (CUDAAllocator* other = other_of(ptr)) return other->shareIpcHandle(ptr);
     std::size_t size = 0;
     void* base = millpond.base_alloc_(ptr, &size);
     return {static_cast<char*>(ptr) - static_cast<char*>(base), sharing->share(base)};
@@ -382,22 +451,34 @@ class Allocator final : public CUDAAllocator {
  private:
   static void check(int status) { TORCH_CHECK(status == 0, millpond.last_error_()); }
 
-  void* take(std::size_t size, DeviceIndex device, cudaStream_t stream) {
-    if (size == 0) return nullptr;
+  /// PyTorch's allocator, where the memory is of a pool of its own; NULL otherwise.
+  static CUDAAllocator* other_of(void* ptr) {
+    CUDAAllocator* const other = others->native();
+    return other != nullptr && ptr != nullptr && millpond.requested_(ptr) == 0 ? other : nullptr;
+  }
+  void* raw(std::size_t size, DeviceIndex device, cudaStream_t stream) {
+    if (CUDAAllocator* other = others->serving(device, stream)) {
+      return retried([&] { return other->raw_alloc_with_stream(size, stream); });
+    }
+    return take(size, device, stream).release_context();
+  }
+  static DataPtr block(void* ptr, DeviceIndex device) {
+    return {ptr, ptr, &release, c10::Device(c10::DeviceType::CUDA, device)};
+  }
+
+  DataPtr take(std::size_t size, DeviceIndex device, cudaStream_t stream) {
+    if (size == 0) return block(nullptr, device);
     TORCH_CHECK_WITH(OutOfMemoryError, size < (std::size_t{1} << 60),
                      "CUDA out of memory. Tried to allocate more than 1EB memory.");
     const bool profiled = c10::memoryProfilingEnabled();
     if (!trace->watches() && !profiled) return find(size, device, stream);
     auto call = trace->begin(false);
-    void* ptr = find(size, device, stream, call.context);
-    try {
-      if (trace->watches()) trace->allocated(std::move(call), device, ptr, size, stream);
-      if (profiled) report(ptr, static_cast<std::int64_t>(size_of(ptr)), device);
-    } catch (...) {  // nobody else knows of the block
-      release(ptr);
-      throw;
-    }
-    return ptr;
+    DataPtr found = find(size, device, stream, call.context);
+    if (found.get_deleter() != &release) return found;
+    void* const ptr = found.get();  // given back if what follows throws
+    if (trace->watches()) trace->allocated(std::move(call), device, ptr, size, stream);
+    if (profiled) report(ptr, static_cast<std::int64_t>(size_of(ptr)), device);
+    return found;
   }
 
   static void* take_plain(std::size_t size) {
@@ -409,11 +490,11 @@ class Allocator final : public CUDAAllocator {
     if (ptr != nullptr) C10_CUDA_CHECK_WARN(cudaFree(ptr));
   }
 
-  void* find(std::size_t size, DeviceIndex device, cudaStream_t stream,
-             const millpond_torch::Context& context = nullptr) {
+  DataPtr find(std::size_t size, DeviceIndex device, cudaStream_t stream,
+               const millpond_torch::Context& context = nullptr) {
     bool lacking = false;
     void* ptr = request(size, device, stream, lacking);
-    if (ptr != nullptr) return ptr;
+    if (ptr != nullptr) return block(ptr, device);
     std::string why = millpond.last_error_();
     if (lacking) {
       // What this process holds of others, and PyTorch's own way to find more: what it holds for
@@ -424,9 +505,13 @@ class Allocator final : public CUDAAllocator {
       }
       if (freed) {
         ptr = request(size, device, stream, lacking);
-        if (ptr != nullptr) return ptr;
+        if (ptr != nullptr) return block(ptr, device);
         why = millpond.last_error_();
       }
+    }
+    if (lacking) {
+      DataPtr spare = others->spare(size, device, stream);
+      if (spare.get() != nullptr) return spare;
     }
     TORCH_CHECK(lacking, "Millpond cannot allocate ", size, " bytes: ", why);
     std::uint64_t total = 0, free = 0;
@@ -521,6 +606,14 @@ class Allocator final : public CUDAAllocator {
     telling.out->segments.push_back(std::move(segment));
   }
 
+  /// What PyTorch's own allocator has for such pools.
+  static void add_others(SnapshotInfo& out, MempoolId_t pool) {
+    CUDAAllocator* const other = others->native();
+    if (other == nullptr) return;
+    SnapshotInfo theirs = millpond_torch::snapshot_of(*other, pool);
+    std::move(theirs.segments.begin(), theirs.segments.end(), std::back_inserter(out.segments));
+  }
+
   std::atomic<bool> initialized_{false};
   std::atomic<bool> caches_{true};
   std::mutex lock_;
@@ -559,6 +652,7 @@ extern "C" __attribute__((visibility("default"))) int millpond_native_install(co
   if (!millpond.load(path)) return 0;
   static auto* const ours = new Allocator;  // never destroyed: tensors end with the process
   millpond.copies_by_peer_();
+  others->displaces(c10::cuda::CUDACachingAllocator::allocator.load(), device_count);
   ours->init(device_count);
   c10::SetAllocator(c10::DeviceType::CUDA, ours, 255);  // whatever priority has the one in place
   c10::cuda::CUDACachingAllocator::allocator.store(ours);

@@ -60,6 +60,42 @@ inline c10::CachingDeviceAllocator::DeviceStats device_stats(const Numbers& numb
   return s;
 }
 
+/// Adds another allocator's numbers. Peaks of both are added too, as if they had been at one time.
+template <typename DeviceStats>
+void add(DeviceStats& to, const DeviceStats& other) {
+  const auto stat = [](c10::CachingAllocator::Stat& a, const c10::CachingAllocator::Stat& b) {
+    a.current += b.current;
+    a.peak += b.peak;
+    a.allocated += b.allocated;
+    a.freed += b.freed;
+  };
+  const auto stats = [&](c10::CachingAllocator::StatArray& a,
+                         const c10::CachingAllocator::StatArray& b) {
+    for (std::size_t i = 0; i < a.size(); ++i) stat(a[i], b[i]);
+  };
+  stats(to.allocation, other.allocation);
+  stats(to.segment, other.segment);
+  stats(to.active, other.active);
+  stats(to.inactive_split, other.inactive_split);
+  stats(to.allocated_bytes, other.allocated_bytes);
+  stats(to.reserved_bytes, other.reserved_bytes);
+  stats(to.active_bytes, other.active_bytes);
+  stats(to.inactive_split_bytes, other.inactive_split_bytes);
+  stats(to.requested_bytes, other.requested_bytes);
+  stat(to.oversize_allocations, other.oversize_allocations);
+  stat(to.oversize_segments, other.oversize_segments);
+  if constexpr (requires { to.reserved_bytes_by_private_pools; }) {
+    for (const auto& [pool, numbers] : other.reserved_bytes_by_private_pools) {
+      stats(to.reserved_bytes_by_private_pools[pool], numbers);
+    }
+  }
+  to.num_alloc_retries += other.num_alloc_retries;
+  to.num_ooms += other.num_ooms;
+  to.num_sync_all_streams += other.num_sync_all_streams;
+  to.num_device_alloc += other.num_device_alloc;
+  to.num_device_free += other.num_device_free;
+}
+
 /// A number of bytes as PyTorch's messages write it.
 inline std::string with_unit(std::uint64_t bytes) {
   static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB"};

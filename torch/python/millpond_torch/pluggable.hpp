@@ -175,6 +175,9 @@ MILLPOND_TORCH_EXPORT int millpond_torch_pool_hold(int device, std::uint64_t fir
                                                    std::uint64_t second);
 MILLPOND_TORCH_EXPORT void millpond_torch_pool_drop(int device, std::uint64_t first,
                                                     std::uint64_t second);
+// Whether ordinary requests that find no memory are served from such a pool's free memory.
+MILLPOND_TORCH_EXPORT int millpond_torch_pool_serves_others(int device, std::uint64_t first,
+                                                            std::uint64_t second, bool serves);
 // PyTorch copies between devices by cudaMemcpyPeerAsync where they do not reach each other, so all
 // memory may be mapped. Before the first device is used.
 MILLPOND_TORCH_EXPORT void millpond_torch_copies_by_peer();

@@ -140,14 +140,3 @@ def check_enable_after_pytorchs_own_was_used():
     assert torch.cuda.get_allocator_backend() == "millpond"
     held = device_bytes(torch, 3 * MIB)
     assert torch.cuda.memory_allocated() == held.nbytes
-
-
-def check_what_is_not_offered_says_so():
-    torch = enabled()
-    for options in ({"use_on_oom": True}, {"no_split": True}):
-        try:
-            torch.cuda.MemPool(**options)
-        except NotImplementedError as e:
-            assert "of Millpond" in str(e), e
-        else:
-            raise AssertionError("it is offered")

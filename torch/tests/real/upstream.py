@@ -615,7 +615,9 @@ def check_the_table_names_what_is_here():
     text = (pathlib.Path(__file__).parents[3] / "docs" / "torch.md").read_text()
     rows = dict(re.findall(r"^\| (pass[^|]*) \| (.*) \|$", text, re.M))
     named = {n for row in rows.values() for n in re.findall(r"`(\w+)`", row)}
+    import upstream_pools
     import upstream_streams
-    here = {n.removeprefix("check_") for n in {**globals(), **vars(upstream_streams)} if n.startswith("check_")}
+    all_of_them = {**globals(), **vars(upstream_streams), **vars(upstream_pools)}
+    here = {n.removeprefix("check_") for n in all_of_them if n.startswith("check_")}
     assert here - named == {"save_segment_usage", "the_table_names_what_is_here"}, here - named
     assert not named - here, named - here
