@@ -445,6 +445,30 @@ fn a_ring_is_lent_again_while_a_late_writer_writes() {
     });
 }
 
+/// A writer is at work in a slot, or comes to it, while the ring's memory goes back to the system and the next user writes there:
+/// what that one reads of its own positions is whole.
+#[test]
+fn a_ring_is_emptied_while_a_late_writer_writes() {
+    loom::model(|| {
+        let ring = Arc::new(Ring::new(2, 2).unwrap());
+        let late = beside(&ring, |ring| ring.push(&[1], &[!1]));
+        ring.empty(0);
+        let first = ring.head(); // as `Lent` has it
+        (2..4).for_each(|n| ring.push(&[n], &[!n]));
+        for position in first..3 {
+            let mut r = [0; 2];
+            let seen = ring.read(position, &mut r);
+            assert!(seen != Seen::Whole || r[0] == !r[1], "torn: {r:?}");
+        }
+        late.join().unwrap();
+        for position in first..3 {
+            let mut r = [0; 2];
+            let seen = ring.read(position, &mut r);
+            assert!(seen != Seen::Whole || r[0] == !r[1], "torn: {r:?}");
+        }
+    });
+}
+
 /// Threads write into a ring that is too small for them while another one reads: what it gets is whole, of the position
 /// that it asked for, and after the end each position is there or was given up.
 #[test]

@@ -8,7 +8,10 @@ use crate::base::error::Result;
 use crate::base::error::{Code, Error};
 use crate::base::sync::{AtomicU32, AtomicU64};
 #[cfg(not(loom))]
-use std::{marker::PhantomData, ops::Deref};
+use std::{
+    marker::PhantomData,
+    ops::{Deref, Range},
+};
 
 /// Types for which all bits zero is a valid value, and which need no drop.
 ///
@@ -95,6 +98,15 @@ impl<T: Zeroable> MappedArray<T> {
     pub fn discard(&self) {
         raw::discard(self.ptr.cast(), self.bytes);
     }
+
+    /// The same for some of the values, which take whole pages or come last. `false`: the system has refused, or has no
+    /// such call, and they are as before.
+    pub fn discard_some(&self, values: Range<usize>) -> bool {
+        let of = |n: usize| n.min(self.len) * size_of::<T>();
+        let (begin, end) = (of(values.start), of(values.end));
+        // Within the array, or where it ends.
+        begin >= end || raw::discard(self.ptr.wrapping_byte_add(begin).cast(), end - begin)
+    }
 }
 
 #[cfg(not(loom))]
@@ -151,15 +163,17 @@ mod raw {
         Ok(p.cast())
     }
 
-    pub(super) fn discard(ptr: *mut u8, bytes: usize) {
+    pub(super) fn discard(ptr: *mut u8, bytes: usize) -> bool {
         // On other systems this call is only a hint that may leave the old values; there the array is left as it is.
         #[cfg(target_os = "linux")]
-        // SAFETY: `take` returned this range, and its owner lives; private anonymous pages read as zero afterwards.
-        unsafe {
-            libc::madvise(ptr.cast(), bytes, libc::MADV_DONTNEED);
-        }
+        // SAFETY: the range is in one that `take` returned, and its owner lives; private anonymous pages read as zero
+        // afterwards.
+        return unsafe { libc::madvise(ptr.cast(), bytes, libc::MADV_DONTNEED) } == 0;
         #[cfg(not(target_os = "linux"))]
-        let _ = (ptr, bytes);
+        {
+            let _ = (ptr, bytes);
+            false
+        }
     }
 
     pub(super) fn give_back(ptr: *mut u8, bytes: usize) {
@@ -237,7 +251,9 @@ mod raw {
     }
 
     /// This system has no such call: the memory stays as it is.
-    pub(super) fn discard(_ptr: *mut u8, _bytes: usize) {}
+    pub(super) fn discard(_ptr: *mut u8, _bytes: usize) -> bool {
+        false
+    }
 
     pub(super) fn give_back(ptr: *mut u8, bytes: usize) {
         if let Ok(l) = layout(bytes) {

@@ -11,15 +11,16 @@
 //! more than a few dozen instructions.
 //!
 //! Rings are never freed: who writes may have looked the ring up long ago. They are [lent](Lent), to one user after the
-//! other. When one is given back its memory goes back to the system, but positions go on: what a writer that is late
-//! still writes is of a position that the next user has not, or one record among its own.
+//! other. When one is given back its memory goes back to the system, except where a late writer is at work
+//! ([`empty`](Ring::empty)); but positions go on: what such a writer still writes is of a position that the next user has
+//! not, or one record among its own.
 
 use super::error::Result;
 #[cfg(not(loom))]
 use super::mapped_array::MappedArray;
 use super::sync::system::{Mutex, lock};
 use super::sync::{AtomicU64, Ordering, Padded, fence};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 
 /// Words of a line, of which the first in a slot says whose the others are.
 const LINE: usize = 8;
@@ -30,6 +31,11 @@ type Line = [AtomicU64; LINE];
 
 /// Of a slot: its words are being written.
 const BUSY: u64 = 1 << 63;
+/// Of a slot: its memory is about to go back to the system. A writer finds a later one in it, as it were.
+const SHUT: u64 = u64::MAX;
+
+/// Slots of a part of a ring whose memory goes back as a whole: so many lines of each are a number of whole pages.
+const PART: usize = if cfg!(loom) { 1 } else { 1024 };
 
 /// Loom's atomics are more than their bits.
 #[cfg(loom)]
@@ -44,6 +50,18 @@ fn zeros(count: usize) -> Result<Lines> {
 #[cfg(not(loom))]
 fn zeros(count: usize) -> Result<Lines> {
     MappedArray::new(count)
+}
+
+/// The memory of some lines goes back to the system, and they are zero; `false`: they are as before.
+#[cfg(loom)]
+fn discard(lines: &Lines, some: Range<usize>) -> bool {
+    // The first word of a slot last: on a machine all of a page changes at once.
+    some.rev().flat_map(|n| lines[n].iter().rev()).for_each(|word| word.store(0, Ordering::Release));
+    true
+}
+#[cfg(not(loom))]
+fn discard(lines: &Lines, some: Range<usize>) -> bool {
+    lines.discard_some(some)
 }
 
 /// See the file's head.
@@ -187,6 +205,63 @@ impl Ring {
         fence(Ordering::Acquire);
         if state.load(Ordering::Relaxed) == whole { Seen::Whole } else { Seen::Gone }
     }
+
+    /// Gives the memory back to the system that the records from `since` on have taken. Its reader has gone. A writer may
+    /// be at work still: if its slot were zero, another one could begin there before it has ended, and their words would
+    /// mix. So each slot is shut first, and where one cannot be, its part stays as it is.
+    pub fn empty(&self, since: u64) {
+        let (slots, count) = (self.capacity() as usize, self.head().saturating_sub(since));
+        let first = (since & self.mask) as usize;
+        let used = |part: usize| {
+            let ahead = (part * PART + slots - first) % slots; // of the part's first slot
+            count > ahead as u64 || first / PART == part
+        };
+        let parts = slots.div_ceil(PART);
+        let mut from = 0;
+        for part in 0..=parts {
+            if part < parts && used(part) && self.shut(part * PART..((part + 1) * PART).min(slots)) {
+                continue;
+            }
+            self.empty_shut(from * PART..(part * PART).min(slots));
+            from = part + 1;
+        }
+    }
+
+    /// What the first word of a slot is, by its number.
+    fn state(&self, slot: usize) -> Option<&AtomicU64> {
+        self.lines.get(slot * self.each).map(|line| &line[0])
+    }
+
+    /// No writer begins in these slots from now on; `false`: one is at work in one of them, and all are as before but
+    /// empty.
+    fn shut(&self, slots: Range<usize>) -> bool {
+        for n in slots.clone() {
+            let Some(state) = self.state(n) else { return false };
+            let was = state.load(Ordering::Relaxed);
+            // Acquire: with the Release of who wrote here last, so that its words do not come after the zeros.
+            if was & BUSY != 0
+                || state.compare_exchange(was, SHUT, Ordering::Acquire, Ordering::Relaxed).is_err()
+            {
+                self.open(slots.start..n);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The same slots are zero, and writers may begin there again.
+    fn empty_shut(&self, slots: Range<usize>) {
+        let lines = slots.start * self.each..slots.end * self.each;
+        if !slots.is_empty() && !discard(&self.lines, lines) {
+            self.open(slots);
+        }
+    }
+
+    /// Slots that were shut are empty.
+    fn open(&self, slots: Range<usize>) {
+        // Release: with the Acquire of who begins here next.
+        slots.filter_map(|n| self.state(n)).for_each(|state| state.store(0, Ordering::Release));
+    }
 }
 
 /// Rings that nobody has at the moment. They are found here, too, by who looks for leaks.
@@ -234,8 +309,7 @@ impl Deref for Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        #[cfg(not(loom))]
-        self.ring.lines.discard();
+        self.ring.empty(self.first);
         lock(&SPARE).push(self.ring);
     }
 }
@@ -286,6 +360,39 @@ mod tests {
         let mut got = [0; 12];
         assert_eq!(long.read(long.first(), &mut got), Seen::Whole);
         assert_eq!(got, [1, 1, 1, 1, 1, 1, 1, 2, 3, 4, 0, 0]);
+    }
+
+    /// It is stopped between two words while its ring goes to another user, whose writer comes to the same slot.
+    #[test]
+    fn a_late_writer_does_not_mix_its_words_with_those_of_the_next_user() {
+        let lent = Lent::new(16, SHORT).unwrap();
+        let (ring, position) = (lent.ring(), lent.claim());
+        let (state, words) = ring.slot(position).unwrap();
+        assert!(begin(state, position));
+        words[..3].iter().for_each(|w| w.store(7, Ordering::Relaxed));
+        drop(lent);
+        let again = Lent::new(16, SHORT).unwrap();
+        assert!(std::ptr::eq(again.ring(), ring));
+        (again.head()..position + 16).for_each(|_| again.push_short(&[9; SHORT]));
+        let next = again.claim();
+        let began = begin(state, next);
+        if began {
+            words.iter().for_each(|w| w.store(9, Ordering::Relaxed));
+        }
+        words[3..].iter().for_each(|w| w.store(7, Ordering::Relaxed));
+        end(state, position);
+        if began {
+            end(state, next);
+        }
+        let mut got = [0; SHORT];
+        let seen = again.read(next, &mut got);
+        assert!(seen != Seen::Whole || got == [9; SHORT], "{got:?}");
+        // The slot is lost for one record only, and no other one is.
+        (0..16).for_each(|_| again.push_short(&[9; SHORT]));
+        for position in next + 1..next + 17 {
+            got = [0; SHORT];
+            assert_eq!((again.read(position, &mut got), got), (Seen::Whole, [9; SHORT]));
+        }
     }
 
     #[test]
