@@ -463,3 +463,35 @@ fn an_exported_block_waits_for_others_when_its_last_use_has_ended() {
     world.lock().unwrap().complete(7, 1);
     assert_eq!(pond.stats(None).unwrap().active.current, 0);
 }
+
+/// While a free asks the device about its stream, another thread frees the block, and its number goes to a block elsewhere.
+#[test]
+fn a_free_ends_no_block_that_begins_elsewhere() {
+    let world = Arc::new(Mutex::new(World { capacity: 64 << 20, ..World::default() }));
+    let pond = Arc::new(Pond::new(config(true, 64 << 20), Arc::new(Sim(world.clone()))).unwrap());
+    world.lock().unwrap().real = pond.ground().memory_granules();
+    let get = |pond: &Pond, bytes| pond.alloc(PoolId::DEFAULT, 1, bytes).unwrap();
+    let number = |pond: &Pond, at| pond.ground().maps.find(at).unwrap().id;
+    let [before, mine] = [(); 2].map(|()| get(&pond, G / 2));
+    let was = number(&pond, mine);
+    let others = Arc::new(Mutex::new(Vec::new()));
+    let (there, made) = (pond.clone(), others.clone());
+    let rival = move || {
+        for at in [before, mine] {
+            there.free(at, Some(1), None).unwrap();
+        }
+        // One block takes both places.
+        let mut made = made.lock().unwrap();
+        made.push(get(&there, G));
+        while number(&there, *made.last().unwrap()) != was {
+            made.push(get(&there, G / 16));
+        }
+        assert!(!made.contains(&mine));
+    };
+    world.lock().unwrap().amid = Some(("knows", Box::new(rival)));
+    assert_eq!(pond.free(mine, Some(2), None).unwrap_err().code(), Code::UnknownPointer);
+    for &at in others.lock().unwrap().iter() {
+        pond.free(at, Some(1), None).unwrap();
+    }
+    assert_eq!(pond.stats(None).unwrap().allocated.current, 0);
+}

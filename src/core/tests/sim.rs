@@ -307,6 +307,7 @@ impl Backing for Sim {
         w.recording.is_empty() && w.streams.values().all(|s| s.done == s.queued)
     }
     fn knows(&self, _: u64) -> bool {
+        self.amid("knows");
         true
     }
     fn streams(&self, each: &mut dyn FnMut(u64)) {
