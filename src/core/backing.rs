@@ -134,6 +134,10 @@ pub trait Backing: Points {
     fn lasts(&self, _stream: u64) -> bool {
         true
     }
+    /// The same of a stream that is not one of the device's own; where not, the point is one of all that may be its work.
+    fn lasts_elsewhere(&self, _stream: u64) -> bool {
+        true
+    }
     /// Whether the stream is one of the device's own. One that is not may still use the device's memory; the device's
     /// calls cannot wait for it, except through points of [`mark_elsewhere`](Self::mark_elsewhere). `UnknownStream`: it
     /// does not exist; any other error: the question could not be answered.

@@ -122,6 +122,8 @@ pub trait ExternalStreams: Send + Sync {
     /// Whether the stream may be given to the driver in a call of the program that does not name it: it cannot have ended
     /// without notice. A driver need not survive a stream that has ended.
     fn lasts(&self, stream: StreamId) -> bool;
+    /// The same of one that is [`Whose::Theirs`].
+    fn lasts_elsewhere(&self, stream: StreamId) -> bool;
     /// The order of memory knows from now on that the stream was created here: [`lasts`](Self::lasts) is true of it.
     fn note_created(&self, stream: StreamId);
     /// Makes the event stand for everything queued so far on a stream that is [`Whose::Theirs`], even if the stream has

@@ -137,6 +137,8 @@ fn a_block_goes_back_after_the_work_of_its_stream_that_ended_meanwhile() {
     d.streams().synchronize(u).unwrap();
     d.streams().destroy(s).unwrap();
     let other = m.alloc(POOL, u, 512).unwrap(); // what was put off is given back before
+    // Longer than NULL takes for a free that waits for nothing.
+    std::thread::sleep(std::time::Duration::from_millis(200));
     assert!(!d.streams().query(0).unwrap(), "its memory went back before the work on it was done");
     drop(open_gate);
     d.synchronize().unwrap();

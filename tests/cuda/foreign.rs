@@ -6,10 +6,9 @@ use crate::apart::{apart, apart_told};
 use crate::cuda::*;
 use millpond::Code;
 use millpond::runtime::{self, DeviceState, PoolId};
-use std::ffi::c_char;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+mod told;
 
 const POOL: PoolId = PoolId::DEFAULT;
 /// A driver without an event for a whole context: there the library counts on the promise, or on a driver that checks.
@@ -181,6 +180,38 @@ fn a_stream_of_ours_with_the_handle_of_an_ended_one_does_not_take_its_memory() {
     });
 }
 
+/// The same on the fast path, with another heap that knows the ended stream: requests of both streams look alike.
+#[test]
+fn a_fast_path_of_an_ended_stream_is_not_one_of_a_stream_of_ours() {
+    apart(|| {
+        for promise in [false, true] {
+            let (fake, d) = if promise { announced(&[]) } else { one(&[]) };
+            let (pool, s) = (d.pool(POOL).unwrap(), fake.foreign_stream(0, NON_BLOCKING));
+            for _ in 0..10_000 {
+                let at = pool.alloc(s, 4096).unwrap();
+                pool.free(at, s).unwrap();
+            }
+            let b = pool.alloc(s, 4096).unwrap();
+            fake.hold(true);
+            d.memset_async(s, b, 9, 4096).unwrap();
+            pool.free(b, s).unwrap();
+            fake.foreign_stream_end(s);
+            going_on_later(&fake, || {
+                let ours = d.streams().create().unwrap();
+                assert_eq!(ours, s, "its handle comes again");
+                let c = pool.alloc(ours, 4096).unwrap();
+                d.memset_async(ours, c, 7, 4096).unwrap();
+                d.streams().synchronize(ours).unwrap();
+                d.synchronize().unwrap();
+                assert!(fake.read(0, c, 4096).unwrap() == vec![7; 4096], "overwritten by old work");
+                pool.free(c, ours).unwrap();
+                d.streams().destroy(ours).unwrap();
+            });
+            fake.end();
+        }
+    });
+}
+
 /// What is known of a stream that was created elsewhere does not outlive it in a stream of ours with its handle: when ours is
 /// really destroyed, nobody asks for the handle any more.
 #[test]
@@ -305,90 +336,76 @@ fn captures_that_only_the_driver_knows_are_found_as_far_as_it_tells() {
     });
 }
 
-/// Who is run at the next `cuCtxRecordEvent`, before the driver does anything.
-static BEFORE_A_MARK: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
-
-/// The thread that it started.
-static TAKER: Mutex<Option<std::thread::JoinHandle<()>>> = Mutex::new(None);
-
-unsafe extern "C" fn before_a_mark(name: *const c_char, length: usize) -> u32 {
-    // SAFETY: the fake gives the name of a function and its length.
-    if unsafe { std::slice::from_raw_parts(name.cast::<u8>(), length) } == b"cuCtxRecordEvent"
-        && let Some(body) = BEFORE_A_MARK.lock().unwrap().take()
-    {
-        body();
-    }
-    0
-}
-
-/// While the library learns that a stream of its own has the handle of one that has ended, another thread takes the memory of
-/// that one.
+/// Nobody can tell of the end of a stream in a context that is no device's, and the library does not give it to the driver later.
 #[test]
-fn memory_of_an_ended_stream_is_taken_while_its_handle_comes_again() {
+fn a_stream_of_another_context_ends_in_spite_of_the_promise() {
     apart(|| {
-        let (fake, d) = one(&[]);
-        let (m, t) = (d.memory(), d.streams().create().unwrap());
-        let s = fake.foreign_stream(0, NON_BLOCKING);
-        let (open, go) = channel::<()>();
-        let b = m.alloc(POOL, s, 40 * MIB).unwrap();
-        fake.launch_host(0, s, move || _ = go.recv());
-        d.memset_async(s, b, 9, MIB).unwrap();
-        m.free(b, Some(s), None).unwrap();
-        fake.foreign_stream_end(s);
-        let (other, early) = (d.clone(), Arc::new(AtomicBool::new(true)));
-        let (seen, mut open) = (early.clone(), Some(open));
-        *BEFORE_A_MARK.lock().unwrap() = Some(Box::new(move || {
-            let (told, hear) = channel();
-            let taker = std::thread::spawn(move || {
-                let at = other.memory().alloc(POOL, t, 40 * MIB).unwrap();
-                other.memset_async(t, at, 1, MIB).unwrap();
-                // Long enough for a fill that waits for nobody.
-                std::thread::sleep(std::time::Duration::from_millis(50));
-                let _ = told.send(other.streams().query(t).unwrap()); // nobody hears it later
-            });
-            // It may wait for the work on the host, or until the library has learnt of the end.
-            seen.store(hear.recv_timeout(std::time::Duration::from_millis(500)).unwrap_or(false), Relaxed);
-            drop(open.take());
-            *TAKER.lock().unwrap() = Some(taker);
-        }));
-        let observe: extern "C" fn(Option<unsafe extern "C" fn(*const c_char, usize) -> u32>) =
-            fake.driver("fakecuda_observe");
-        observe(Some(before_a_mark));
-        assert_eq!(d.streams().create().unwrap(), s, "its handle comes again");
-        observe(None);
-        TAKER.lock().unwrap().take().expect("somebody was there in between").join().unwrap();
-        assert!(!early.load(Relaxed), "the memory was used before the work of the ended stream was done");
-        d.synchronize().unwrap();
-        fake.end();
+        for promise in [false, true] {
+            let (fake, d) = if promise { announced(&[]) } else { one(&[]) };
+            let (m, t) = (d.memory(), d.streams().create().unwrap());
+            let push: extern "C" fn(u64) -> u32 = fake.driver("cuCtxPushCurrent_v2");
+            let pop: extern "C" fn(*mut u64) -> u32 = fake.driver("cuCtxPopCurrent_v2");
+            let end: extern "C" fn(u64) -> u32 = fake.driver("cuStreamDestroy_v2");
+            let wait: extern "C" fn() -> u32 = fake.driver("cuCtxSynchronize");
+            let fill: extern "C" fn(u64, u8, usize, u64) -> u32 = fake.driver("cuMemsetD8Async");
+            let (context, s) = stream_of_another_context(&fake);
+            let b = m.alloc(POOL, t, 3 * MIB).unwrap();
+            m.record_stream(b, s).unwrap();
+            fake.hold(true);
+            assert_eq!((push(context), fill(b, 9, 3 << 20, s), pop(&mut 0)), (0, 0, 0));
+            assert_eq!(d.streams().forget(s).unwrap_err().code(), Code::UnknownStream);
+            assert_eq!((push(context), end(s), pop(&mut 0)), (0, 0, 0));
+            m.free(b, Some(t), None).unwrap();
+            assert_ne!(m.alloc(POOL, t, 3 * MIB).unwrap(), b, "a stream of another context still writes it");
+            fake.hold(false);
+            assert_eq!((push(context), wait(), pop(&mut 0)), (0, 0, 0));
+            let all: Vec<u64> = (0..).map_while(|_| m.alloc(POOL, t, 3 * MIB).ok()).collect();
+            assert!(all.contains(&b), "{promise}: it never comes back");
+            drop(d);
+            runtime::finalize().unwrap();
+            destroy_context(&fake, context);
+            assert_eq!(fake.leaks(), "");
+        }
     });
 }
 
-/// A program keeps its promise, while another thread waits for the device and asks the streams that it knows.
+/// A stream of another context has used a block, and ended; its handle is that of a stream of the device's own context, whose end
+/// is told.
 #[test]
-fn nobody_asks_a_stream_when_its_end_has_been_told() {
+fn work_of_another_context_is_waited_for_when_the_next_stream_with_that_handle_has_ended() {
     apart(|| {
-        let (fake, d) = announced(&[]);
-        let m = d.memory();
-        let p = m.pools().create(0).unwrap();
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    while !stop.load(Relaxed) {
-                        d.synchronize().unwrap();
-                    }
-                });
-            }
-            for _ in 0..300 {
-                let s = fake.foreign_stream(0, NON_BLOCKING);
-                m.captures().release(m.captures().begin(p, s).unwrap()).unwrap(); // it is asked from now on
-                d.streams().forget(s).unwrap();
-                fake.foreign_stream_end(s);
-            }
-            stop.store(true, Relaxed);
-        });
-        m.pools().destroy(p).unwrap();
-        fake.end();
+        for promise in [false, true] {
+            let (fake, d) = if promise { announced(&[]) } else { one(&[]) };
+            let (m, t) = (d.memory(), d.streams().create().unwrap());
+            let push: extern "C" fn(u64) -> u32 = fake.driver("cuCtxPushCurrent_v2");
+            let pop: extern "C" fn(*mut u64) -> u32 = fake.driver("cuCtxPopCurrent_v2");
+            let end: extern "C" fn(u64) -> u32 = fake.driver("cuStreamDestroy_v2");
+            let fill: extern "C" fn(u64, u8, usize, u64) -> u32 = fake.driver("cuMemsetD8Async");
+            let (context, s) = stream_of_another_context(&fake);
+            let b = m.alloc(POOL, t, 3 * MIB).unwrap();
+            m.record_stream(b, s).unwrap();
+            fake.hold(true);
+            assert_eq!(push(context), 0);
+            assert_eq!((fill(b, 9, 3 << 20, s), end(s), pop(&mut 0)), (0, 0, 0));
+            let same = fake.foreign_stream(0, NON_BLOCKING);
+            assert_eq!(same, s, "its handle comes again");
+            let c = m.alloc(POOL, same, 3 * MIB).unwrap();
+            m.free(c, Some(same), None).unwrap();
+            d.streams().forget(same).unwrap();
+            fake.foreign_stream_end(same);
+            m.free(b, Some(t), None).unwrap();
+            assert_ne!(m.alloc(POOL, t, 3 * MIB).unwrap(), b, "a stream of another context still writes it");
+            fake.hold(false);
+            let wait: extern "C" fn() -> u32 = fake.driver("cuCtxSynchronize");
+            assert_eq!((push(context), wait(), pop(&mut 0)), (0, 0, 0));
+            d.synchronize().unwrap();
+            let all: Vec<u64> = (0..).map_while(|_| m.alloc(POOL, t, 3 * MIB).ok()).collect();
+            assert!(all.contains(&b), "{promise}: it never comes back");
+            drop(d);
+            runtime::finalize().unwrap();
+            destroy_context(&fake, context);
+            assert_eq!(fake.leaks(), "");
+        }
     });
 }
 

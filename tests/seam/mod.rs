@@ -231,6 +231,7 @@ impl<H: Hook> ExternalStreams for Seam<H> {
         stream_watched as watch(stream: StreamId, captured: bool) -> ();
         streams_announced as set_announced(announced: bool) -> ();
         stream_lasts as lasts(stream: StreamId) -> bool;
+        stream_lasts_elsewhere as lasts_elsewhere(stream: StreamId) -> bool;
         stream_created as note_created(stream: StreamId) -> ();
     }
     calls! { in_external;

@@ -38,6 +38,19 @@ impl Order {
         Ok(Note(self, stream))
     }
 
+    /// Notes that the calling thread gives the stream to the device in a call of the program that does not name it: whoever
+    /// tells of its end waits until the result is dropped. `None`: it has ended, or may have without notice.
+    pub(crate) fn asking(&self, stream: u64) -> Option<impl Sized + '_> {
+        let note = self.note_asking(stream);
+        self.is_there(stream).then_some(note)
+    }
+
+    /// The same for any stream, also one of another device.
+    pub(super) fn note_asking(&self, stream: u64) -> Note<'_> {
+        lock(&self.recording).marking.push(stream);
+        Note(self, stream)
+    }
+
     /// For a wait for the device: no announced capture begins before the result is dropped. `Busy` while a stream is
     /// captured, announced or not.
     pub(crate) fn no_capture(&self) -> Result<impl Sized + '_> {
@@ -65,8 +78,11 @@ impl Order {
     /// The same for a stream that the program's call does not name, and which may have ended without notice: where that cannot
     /// be ruled out, whether any is recorded.
     pub(crate) fn records_later(&self, stream: u64) -> bool {
-        let asked = || if self.backing().lasts(stream) { stream } else { EVERY };
-        !Self::is_word(stream) && (self.route(stream).is_some() || self.backing().capturing(asked()))
+        let asked = || {
+            let asking = self.asking(stream);
+            self.backing().capturing(if asking.is_some() { stream } else { EVERY })
+        };
+        !Self::is_word(stream) && (self.route(stream).is_some() || asked())
     }
 
     /// Whether the stream can currently neither be marked nor made to wait.

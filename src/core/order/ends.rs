@@ -71,13 +71,17 @@ impl Order {
         known.or_else(elsewhere)
     }
 
-    /// A stream of another device is about to end. Blocks here that wait for its work must not mistake a new stream
-    /// with the same id for it.
+    /// A stream of another device or context is about to end. Blocks here that wait for its work must not mistake a new
+    /// stream with the same id for it.
     pub fn ending_elsewhere(&self, id: u64) {
         let known = lock(&self.streams).elsewhere.get(&id).and_then(|s| s.1.upgrade());
         let Some(stream) = known else { return };
         // If no point can be made now, that is left for later: the backing knows what to do for an ended stream.
-        if let Ok(made) = self.mark(&stream, true) {
+        let made = self.mark(&stream, true);
+        // Release: for who makes a point there later, as `mark` does; who has begun has noted that.
+        stream.ends.store(true, Release);
+        self.wait_for_askers(id);
+        if let Ok(made) = made {
             let fence = self.source.fence(stream.serial, made);
             if made.is_none() {
                 fence.set_passed();

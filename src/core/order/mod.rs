@@ -11,7 +11,9 @@
 use super::backing::{Backing, Point};
 use super::types::{EVERY, PoolId, RETIRED, UNORDERED};
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering::Relaxed, lock};
+use crate::base::sync::{
+    AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering::Acquire, Ordering::Relaxed, lock,
+};
 use crate::fail;
 use crate::locks;
 use std::collections::{BTreeMap, HashMap};
@@ -126,7 +128,11 @@ impl Order {
         if let Some(end) = stream.end() {
             return Ok(Some(end).filter(|f| !f.ask()));
         }
-        let alive = named || self.backing().lasts(stream.id);
+        let lasts = || match stream.elsewhere {
+            true => self.backing().lasts_elsewhere(stream.id),
+            false => self.backing().lasts(stream.id),
+        };
+        let alive = named || lasts();
         let all = !alive && !stream.elsewhere;
         let made = self.mark(stream, alive);
         // A thread that ends a stream leaves its fence first: a point that came too late, or was made on a new stream
@@ -144,7 +150,9 @@ impl Order {
     /// stream is not given to the device, and the point is one of all streams.
     fn mark(&self, stream: &Stream, alive: bool) -> Result<Option<Point>> {
         let point = if stream.elsewhere {
-            self.backing().mark_elsewhere(stream.id, alive)?
+            // Who ends it says so first, and then waits for such notes.
+            let _asking = self.note_asking(stream.id);
+            self.backing().mark_elsewhere(stream.id, alive && !stream.ends.load(Acquire))?
         } else {
             let id = if alive { stream.id } else { EVERY };
             let _marking = self.note(id)?;
@@ -172,9 +180,15 @@ impl Order {
         }
     }
 
-    /// Whether the stream may be given to the device in calls of the program that do not name it.
-    pub(crate) fn lasts(&self, id: u64) -> bool {
-        self.backing().lasts(id)
+    /// Whether the stream may be given to the device in calls of the program that do not name it, unless its end is told
+    /// just then ([`asking`](Self::asking)).
+    pub(crate) fn is_there(&self, id: u64) -> bool {
+        if !self.backing().lasts(id) {
+            return false;
+        }
+        // One whose end was told is not among them, or has left its fence.
+        let known = lock(&self.streams).known.get(&id).cloned();
+        self.backing().is_default(id) || known.is_some_and(|s| s.end().is_none())
     }
 
     /// A number higher than all earlier ones.
@@ -239,19 +253,8 @@ impl Order {
     /// the stream, whenever that begins: it queries an event, not the stream. On the default stream it disturbs captures
     /// that begin just then and wait for that stream, as all work there does. A stream that may have ended is not asked.
     pub(crate) fn is_done(&self, id: u64) -> bool {
-        if !self.lasts(id) {
-            return false;
-        }
-        let stream = self.stream(id);
-        match self.fence(&stream) {
-            Ok(fence) => fence.is_none(),
-            Err(e) => {
-                if e.code() == Code::UnknownStream {
-                    self.forget_unknown(&stream);
-                }
-                false
-            }
-        }
+        // One that the device does not know is not forgotten: it has ended without notice, and left work and memory.
+        self.backing().lasts(id) && self.fence(&self.stream(id)).is_ok_and(|fence| fence.is_none())
     }
 
     /// Whether all work of streams that have ended is done.
@@ -291,7 +294,10 @@ impl Order {
     /// As [`hold_back`](Self::hold_back), but the program's call does not name the stream, which may have ended without notice:
     /// nothing is queued on it where that cannot be ruled out.
     pub(crate) fn hold_back_later(&self, stream: u64, fence: &Fence) -> Result<bool> {
-        if self.backing().lasts(stream) { self.hold_back(stream, fence) } else { Ok(fence.is_passed()) }
+        match self.asking(stream) {
+            Some(_asking) => self.hold_back(stream, fence),
+            None => Ok(fence.is_passed()),
+        }
     }
 
     /// Makes work queued on `stream`, which the program's call names, wait for the fence from now on, on the device.

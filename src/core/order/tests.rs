@@ -26,6 +26,8 @@ struct World {
     refused: BTreeSet<&'static str>,
     in_callback: bool,
     during: Option<(&'static str, Hook)>,
+    /// What is refused is a stream that the device does not know.
+    unknown: bool,
 }
 
 #[derive(Default)]
@@ -41,14 +43,21 @@ impl Fake {
         if let Some((_, hook)) = hook {
             hook();
         }
-        if self.0.lock().unwrap().refused.contains(name) {
-            return Err(Error::new(Code::Device, "refused"));
+        let w = self.0.lock().unwrap();
+        if w.refused.contains(name) {
+            let code = if w.unknown { Code::UnknownStream } else { Code::Device };
+            return Err(Error::new(code, "refused"));
         }
         Ok(())
     }
 
     fn refuse(&self, calls: &[&'static str]) {
         self.0.lock().unwrap().refused = calls.iter().copied().collect();
+    }
+
+    fn unknown(&self, unknown: bool) {
+        self.refuse(if unknown { &["mark"] } else { &[] });
+        self.0.lock().unwrap().unknown = unknown;
     }
 
     fn count(&self, name: &str) -> usize {
@@ -95,6 +104,7 @@ impl Backing for Fake {
         Ok(Some(self.point()))
     }
     fn capturing(&self, stream: u64) -> bool {
+        let _ = self.call("capturing", stream);
         self.0.lock().unwrap().capturing.contains(&stream)
     }
     fn sync_all(&self) -> Result<()> {
@@ -346,6 +356,61 @@ fn a_stream_that_is_about_to_end_counts_once_the_device_lists_it_no_more() {
     assert!(order.settle(&mut waits), "it goes on, and has left nothing behind");
     assert!(stream.end().is_none());
     order.ended(order.ending(7).unwrap());
+}
+
+/// In a call that does not name the stream, whose creator may destroy it as soon as it has told of the end.
+#[test]
+fn a_stream_whose_end_was_told_is_not_given_to_the_device() {
+    let (fake, order) = new();
+    let (stream, f) = (order.stream(6), fence(&order, 5));
+    assert!(order.hold_back_later(6, &f).unwrap() && !order.records_later(6));
+    order.ended(order.ending(6).unwrap());
+    drop(stream);
+    fake.0.lock().unwrap().calls.clear();
+    assert!(!order.hold_back_later(6, &f).unwrap(), "nothing can be queued there");
+    assert!(!order.records_later(6) && !order.is_captured_later(6));
+    let calls = std::mem::take(&mut fake.0.lock().unwrap().calls);
+    assert!(calls.iter().all(|&(name, on)| name == "passed" || on != 6), "{calls:?}");
+}
+
+#[test]
+fn the_end_of_a_stream_waits_for_who_asks_the_device_about_it() {
+    for call in ["capturing", "wait"] {
+        let (fake, order) = new();
+        let (_, f) = (order.stream(6), fence(&order, 5));
+        let ended = Arc::new(AtomicBool::new(false));
+        let (there, told) = (order.clone(), ended.clone());
+        let hook: Hook = Box::new(move || {
+            let seen = told.clone();
+            std::thread::spawn(move || {
+                there.ended(there.ending(6).unwrap());
+                told.store(true, SeqCst);
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!seen.load(SeqCst), "{call}: its creator would destroy it beside the call");
+        });
+        fake.0.lock().unwrap().during = Some((call, hook));
+        match call {
+            "capturing" => assert!(!order.records_later(6)),
+            _ => assert!(order.hold_back_later(6, &f).unwrap()),
+        }
+        while !ended.load(SeqCst) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A driver that says so does not make the stream one that nobody has used.
+#[test]
+fn a_stream_that_the_device_does_not_know_leaves_its_work_behind() {
+    let (fake, order) = new();
+    let stream = order.stream(6);
+    fake.unknown(true);
+    assert!(!order.is_done(6));
+    fake.unknown(false);
+    let ending = order.ended_unnoticed(6).expect("what it has queued may still run");
+    order.ended(ending);
+    assert!(!order.fence(&stream).unwrap().unwrap().is_passed());
 }
 
 #[test]

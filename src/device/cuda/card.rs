@@ -16,13 +16,22 @@ pub(super) struct Card {
     /// Distinguishes its callbacks from those of other devices.
     pub(super) number: usize,
     pub(super) handles: HandleTable,
+    makers: Makers,
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        self.makers.closed(self.number);
+    }
 }
 
 impl Card {
     pub(super) fn new(primary: Primary, ordinal: usize, makers: Makers) -> Card {
         static NUMBER: AtomicUsize = AtomicUsize::new(1);
-        let handles = HandleTable::new(primary.driver, ordinal, makers);
-        Card { primary, ordinal, number: NUMBER.fetch_add(1, Relaxed), handles }
+        let number = NUMBER.fetch_add(1, Relaxed);
+        makers.opened(number, primary.context);
+        let handles = HandleTable::new(primary.driver, ordinal, makers.clone());
+        Card { primary, ordinal, number, handles, makers }
     }
 
     pub(super) fn driver(&self) -> Driver {

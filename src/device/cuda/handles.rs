@@ -44,6 +44,18 @@ pub(super) struct MadeBy {
     streams: Mutex<BTreeMap<u64, usize>>,
     /// Also whether it is live: an event of another device may be waited for.
     events: Mutex<BTreeMap<u64, (usize, bool)>>,
+    /// The primary contexts of open devices, by the number of the card.
+    contexts: Mutex<BTreeMap<usize, Context>>,
+}
+
+impl MadeBy {
+    pub(super) fn opened(&self, card: usize, context: Context) {
+        lock(&self.contexts).insert(card, context);
+    }
+
+    pub(super) fn closed(&self, card: usize) {
+        lock(&self.contexts).remove(&card);
+    }
 }
 
 /// Shared by all devices of the type.
@@ -213,6 +225,17 @@ impl HandleTable {
         lock(&self.known).contains(&stream)
     }
 
+    /// See [`ExternalStreams::lasts_elsewhere`](crate::device::ExternalStreams::lasts_elsewhere). The end of a stream of another
+    /// open device is told there.
+    pub(super) fn lasts_elsewhere(&self, stream: u64) -> bool {
+        if !self.driver.records_contexts() {
+            return true;
+        }
+        let known = lock(&self.theirs).get(&stream).cloned().unwrap_or_default();
+        let devices: Vec<Context> = lock(&self.makers.contexts).values().copied().collect();
+        self.announced.load(Relaxed) && known.iter().all(|c| devices.contains(c))
+    }
+
     /// See [`ExternalStreams::note_created`](crate::device::ExternalStreams::note_created).
     pub(super) fn note_created(&self, stream: u64) {
         lock(&self.known).insert(stream);
@@ -328,11 +351,10 @@ impl HandleTable {
         lock(&self.ours).remove(&stream);
     }
 
-    /// The creator of the stream destroys it as soon as this returns, and possibly its context: no call of the driver about
-    /// either is under way then, and none will be made.
+    /// The creator of the stream destroys it as soon as this returns: no call of the driver about it is under way then, and none
+    /// will be made. What streams of other contexts with that handle have done before is asked of their contexts.
     pub(super) fn forget(&self, stream: u64) {
         self.unlist(stream);
-        lock(&self.theirs).remove(&stream);
         let mut round = 0_u32;
         while lock(&self.asked).contains(&stream) {
             pause(round);

@@ -144,6 +144,10 @@ impl ExternalStreams for Card {
         self.handles.lasts(stream)
     }
 
+    fn lasts_elsewhere(&self, stream: StreamId) -> bool {
+        self.handles.lasts_elsewhere(stream)
+    }
+
     fn record_theirs(&self, stream: StreamId, event: EventId, named: bool) -> Result<()> {
         let _in = self.enter()?;
         self.handles.record_theirs(stream, event, self.primary.context, named)

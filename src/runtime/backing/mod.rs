@@ -220,6 +220,10 @@ impl Backing for DeviceBacking {
         self.device.external_streams().is_none_or(|e| e.lasts(stream))
     }
 
+    fn lasts_elsewhere(&self, stream: u64) -> bool {
+        self.device.external_streams().is_none_or(|e| e.lasts_elsewhere(stream))
+    }
+
     fn owns(&self, stream: u64) -> Result<bool> {
         Ok(stream == 0 || self.device.stream_owner(stream)? == Whose::Ours)
     }

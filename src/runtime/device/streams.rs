@@ -129,6 +129,8 @@ impl DeviceStreams<'_> {
         if !self.0.device().is_default(stream) && !self.0.device().is_per_thread(stream) {
             self.tell_of_end(stream);
             self.0.memory().streams().check_end(stream)?;
+            // One of another context may have had the handle, and ended: its handle is not given to the driver later.
+            self.0.memory().order().ending_elsewhere(stream);
             let ending = self.0.memory().streams().ending(stream)?;
             if let Some(external) = self.0.device().external_streams() {
                 external.forget(stream);

@@ -71,7 +71,7 @@ impl Unpooled {
             (block, hand)
         };
         let named = own.is_some() && stream == own;
-        let waits = self.waits_of(&block, given, named);
+        let waits = self.waits_of(&block, given);
         let mut freed = Freed { block, waits, own_waited: false };
         let given = self.give_back(&mut freed, named);
         let mut a = lock(&self.account);
@@ -110,17 +110,16 @@ impl Unpooled {
 
     /// Whether the driver can queue a free on the block's own stream; `named`: by the program's call.
     fn takes_frees(&self, own: &Stream, named: bool) -> bool {
-        own.end().is_none() && (named || self.order.lasts(own.id))
+        own.end().is_none() && (named || self.order.is_there(own.id))
     }
 
-    /// What must have passed before the block goes back to the device, besides what its own stream orders, which the
-    /// program's call may have named.
-    fn waits_of(&self, block: &Block, given: Option<Arc<Stream>>, named: bool) -> Waits {
+    /// What must have passed before the block goes back to the device. Where the driver's pool takes it, `give_back` sees to
+    /// the block's own stream, which may end until then.
+    fn waits_of(&self, block: &Block, given: Option<Arc<Stream>>) -> Waits {
         let mut waits = Waits::default();
         match &block.own {
             None => self.order.add_all(&mut waits),
-            // The driver queues a free on the block's own stream, as long as that exists.
-            Some(own) if !self.by_driver || !self.takes_frees(own, named) => self.order.add(own, &mut waits),
+            Some(own) if !self.by_driver => self.order.add(own, &mut waits),
             Some(_) => {}
         }
         for s in block.used_by.iter().chain(&given) {
@@ -138,40 +137,58 @@ impl Unpooled {
     /// Gives a freed block back to the device; `named`: the program's call names its stream.
     fn give_back(&self, freed: &mut Freed, named: bool) -> Result<()> {
         let info = freed.block.info;
-        let mut home = 0;
         if self.by_driver {
             reentry::may_block()?;
-            let own = freed.block.own.clone();
-            home = own.as_ref().filter(|s| self.takes_frees(s, named)).map_or(0, |s| s.id);
-            // It may have ended since its free was put into its order; the default stream waits for none that does not block.
-            if let Some(own) = own.filter(|s| s.id != home && !freed.own_waited) {
-                self.order.add(&own, &mut freed.waits);
-                freed.own_waited = true;
-            }
-            if freed.waits.owes() {
-                self.order.sync_waits(&mut freed.waits)?;
-            }
-            for fence in freed.waits.fences() {
-                match self.order.hold_back(home, &fence) {
-                    Ok(true) => {}
-                    // This also covers a stream that its creator has destroyed without notice.
-                    _ => self.order.sync(&fence)?,
-                }
-            }
+            while !self.give_to_driver(freed, named)? {}
         } else {
             self.order.sync_waits(&mut freed.waits)?;
+            self.device_free(&info, 0)?;
+        }
+        lock(&self.account).gone(&freed.block);
+        Ok(())
+    }
+
+    /// The same for the driver's pool, in the order of the block's own stream, or of the default one where that has ended.
+    /// `false`: it has ended meanwhile.
+    fn give_to_driver(&self, freed: &mut Freed, named: bool) -> Result<bool> {
+        let (info, own) = (freed.block.info, freed.block.own.clone());
+        let home = own.as_ref().filter(|s| self.takes_frees(s, named)).map_or(0, |s| s.id);
+        // The default stream waits for none that does not block.
+        if let Some(own) = own.as_ref().filter(|s| s.id != home && !freed.own_waited) {
+            self.order.add(own, &mut freed.waits);
+            freed.own_waited = true;
+        }
+        if freed.waits.owes() {
+            self.order.sync_waits(&mut freed.waits)?;
+        }
+        for fence in freed.waits.fences() {
+            let held = match named {
+                true => self.order.hold_back(home, &fence),
+                false => self.order.hold_back_later(home, &fence),
+            };
+            match held {
+                Ok(true) => {}
+                // This also covers a stream that its creator has destroyed without notice.
+                _ => self.order.sync(&fence)?,
+            }
+        }
+        // Another thread may tell of the stream's end, and its creator destroy it then.
+        let asking = (home != 0 && !named).then(|| self.order.asking(home));
+        let has_ended = || own.as_ref().is_some_and(|s| s.end().is_some());
+        if asking.as_ref().is_some_and(|asking| asking.is_none() || has_ended()) {
+            return Ok(false);
         }
         match self.device_free(&info, home) {
             // The creator of the stream has destroyed it without notice: its work may still run, and only a wait for
             // the device covers that.
-            Err(e) if self.by_driver && home != 0 && e.code() == Code::UnknownStream => {
+            Err(e) if home != 0 && e.code() == Code::UnknownStream => {
+                drop(asking);
                 self.order.sync_device()?;
                 self.device_free(&info, 0)?;
             }
             other => other?,
         }
-        lock(&self.account).gone(&freed.block);
-        Ok(())
+        Ok(true)
     }
 
     /// Gives memory back to the device; `home` is the stream in whose order the driver's pool takes it.
