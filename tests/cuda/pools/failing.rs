@@ -81,6 +81,56 @@ fn every_call_of_a_wake_may_fail() {
     });
 }
 
+/// Two pools sleep together and wake; the contents of one are so large that they are in pinned memory.
+#[test]
+fn every_call_of_two_pools_that_sleep_in_pinned_memory_may_fail() {
+    apart_for(LONGEST, || {
+        let mut seen = 0;
+        for code in [FAILED, NO_MEMORY] {
+            // As above.
+            for call in (0..).step_by(if code == FAILED { 1 } else { 7 }) {
+                let fake = Fake::new(&[("capacity", "64M"), ("keep_log", "1")], |_| {});
+                let d = millpond::runtime::device("cuda", 0).unwrap();
+                let m = d.memory();
+                let mut content = Others { sparse: true, ..Others::default() };
+                let pools = [33 * MIB, 3 * MIB].map(|bytes| {
+                    let p = m.pools().create(0).unwrap();
+                    content.put(&fake, m.alloc(p, 0, bytes).unwrap(), bytes);
+                    p
+                });
+                let both = || d.pools().sleep(&pools, true).and_then(|()| d.pools().wake(&pools));
+                let registered = fake.calls("cuMemHostRegister_v2");
+                fake.calls_reset();
+                fake.fail("*", call + 1, code, false);
+                let done = both();
+                let made = fake.all_calls();
+                fake.fail_clear();
+                let wake = |why: &str| {
+                    for &p in pools.iter().filter(|&&p| m.pools().sleeps(p)) {
+                        d.pools().wake(&[p]).unwrap_or_else(|e| panic!("call {call} ({code}), {why}: {e}"));
+                    }
+                };
+                wake("after the failure");
+                content.check(&fake);
+                both().unwrap_or_else(|e| panic!("call {call} ({code}): {done:?}, again: {e}"));
+                content.check(&fake);
+                assert!(fake.calls("cuMemHostRegister_v2") > registered, "it is not about pinned memory");
+                content.free(&d);
+                pools.iter().for_each(|&p| m.pools().destroy(p).unwrap());
+                m.empty_cache(None).unwrap();
+                assert_eq!(fake.used(0), 0, "call {call} ({code}): {done:?}");
+                fake.end();
+                if made <= call {
+                    done.unwrap();
+                    break;
+                }
+                seen += u32::from(done.is_err());
+            }
+        }
+        assert!(seen > 20, "only {seen} failures came out");
+    });
+}
+
 #[test]
 fn every_call_of_a_capture_may_fail() {
     apart_for(LONGEST, || {

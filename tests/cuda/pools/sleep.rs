@@ -75,6 +75,45 @@ fn large_contents_sleep_in_pinned_memory() {
     fake.end();
 }
 
+/// Pools of two threads sleep and wake beside each other, and beside a third one that allocates.
+#[test]
+fn pools_of_several_threads_sleep_in_pinned_memory() {
+    let fake = Fake::new(&[("capacity", "192M")], |_| {});
+    let d = millpond::runtime::device("cuda", 0).unwrap();
+    let m = d.memory();
+    let mut content = [(); 2].map(|()| Others { sparse: true, ..Others::default() });
+    let pools = content.each_mut().map(|content| {
+        let p = m.pools().create(0).unwrap();
+        content.put(&fake, m.alloc(p, 0, 40 * MIB).unwrap(), 40 * MIB);
+        p
+    });
+    std::thread::scope(|scope| {
+        for p in pools {
+            let d = &d;
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    d.pools().sleep(&[p], true).unwrap();
+                    d.pools().wake(&[p]).unwrap();
+                }
+            });
+        }
+        scope.spawn(|| {
+            for n in 0..200 {
+                let at = m.alloc(PoolId::DEFAULT, 0, (n % 9 + 1) * MIB).unwrap();
+                m.free(at, Some(0), None).unwrap();
+            }
+        });
+    });
+    for content in content {
+        content.check(&fake);
+        content.free(&d);
+    }
+    pools.iter().for_each(|&p| m.pools().destroy(p).unwrap());
+    m.empty_cache(None).unwrap();
+    assert_eq!(fake.used(0), 0);
+    fake.end();
+}
+
 #[test]
 fn memory_sleeps_and_wakes_at_its_addresses() {
     for save in [true, false] {
