@@ -71,7 +71,9 @@ fn streams_come_and_go_in_several_threads() {
                             if let Some((at, bytes, _)) = keep {
                                 assert_eq!(fill(at, 0xEE, bytes as usize, s), 0);
                                 let before = given[t].lock().unwrap().replace((at, bytes));
-                                before.map(|(at, _)| m.free(at, None, None).unwrap());
+                                if let Some((at, _)) = before {
+                                    m.free(at, None, None).unwrap();
+                                }
                             }
                             let taken = given[(t + 1) % 3].lock().unwrap().take();
                             if let Some((at, bytes)) = taken {
@@ -106,8 +108,10 @@ fn streams_come_and_go_in_several_threads() {
     });
 }
 
-/// Who is run at the next call of that function, before the driver does anything.
-static BEFORE_A_CALL: Mutex<Option<(&str, Box<dyn FnOnce() + Send>)>> = Mutex::new(None);
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// What runs at the next call of that function, before the driver does anything.
+static BEFORE_A_CALL: Mutex<Option<(&str, Hook)>> = Mutex::new(None);
 
 /// The thread that it started.
 static TAKER: Mutex<Option<std::thread::JoinHandle<()>>> = Mutex::new(None);
@@ -154,7 +158,9 @@ fn ended_before(fake: &Fake, d: &Arc<DeviceState>, name: &'static str, stream: u
 
 /// The other thread was there, and is done; the turn is over.
 fn ended_by_then(fake: Fake) {
-    TAKER.lock().unwrap().take().expect("somebody was there in between").join().unwrap();
+    let taker = TAKER.lock().unwrap().take();
+    assert!(taker.is_some(), "somebody was there in between");
+    taker.unwrap().join().unwrap();
     observe(&fake, None);
     fake.end();
 }
