@@ -110,6 +110,22 @@ impl Walk {
         }
     }
 
+    /// Calls `call` with the record that `record` makes of each entry, until it returns false.
+    fn tell<T, R>(
+        mut self,
+        entries: &[T],
+        record: fn(&mut Walk, &T) -> R,
+        mut call: impl FnMut(&R) -> bool,
+    ) -> Result<()> {
+        for entry in entries {
+            let record = record(&mut self, entry);
+            if !answered(|| call(&record))? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     fn pool(&mut self, pool: PoolId) -> *mut millpond_pool {
         if let Some((id, handle)) = self.last
             && id == pool
@@ -122,7 +138,7 @@ impl Walk {
         handle
     }
 
-    fn record(&mut self, b: &BlockRecord) -> millpond_block_record {
+    fn block(&mut self, b: &BlockRecord) -> millpond_block_record {
         millpond_block_record {
             struct_size: size_of::<millpond_block_record>(),
             ptr: to_ptr(b.base),
@@ -134,6 +150,36 @@ impl Walk {
             state: b.state as u32,
             tag: b.tag.into(),
         }
+    }
+}
+
+/// Where a caller wants a list: its records, and how many there are in all.
+struct List<R> {
+    records: OutRecords<R>,
+    count: Out<usize>,
+}
+
+impl<R: Versioned> List<R> {
+    /// # Safety
+    /// The promises of [`Out::new`] for `count`, and of [`OutRecords::new`] for the rest.
+    unsafe fn new(
+        records: *mut R,
+        record_size: usize,
+        capacity: usize,
+        count: *mut usize,
+        names: &RecordNames,
+    ) -> Result<List<R>> {
+        // SAFETY: promised by the caller.
+        let count = unsafe { Out::new(count, "out_count") }?;
+        // SAFETY: as above.
+        let records = unsafe { OutRecords::new(records, record_size, capacity, names) }?;
+        Ok(List { records, count })
+    }
+
+    /// Writes the record that `record` makes of each entry.
+    fn write<T>(self, mut walk: Walk, entries: &[T], record: fn(&mut Walk, &T) -> R) {
+        self.records.set(entries.iter().map(|entry| record(&mut walk, entry)));
+        self.count.set(entries.len());
     }
 }
 
@@ -156,15 +202,10 @@ pub unsafe extern "C" fn millpond_device_walk_blocks(
 ) -> C_Status {
     run(|| {
         let Some(call) = callback else { fail!(Code::InvalidArgument, "callback is NULL") };
-        let mut walk = Walk::new(device, pool)?;
-        for b in walk.blocks(states)? {
-            let record = walk.record(&b);
-            // SAFETY: the caller gave a function for exactly this call with this pointer.
-            if !answered(|| unsafe { call(user_data, &record) })? {
-                break;
-            }
-        }
-        Ok(())
+        let walk = Walk::new(device, pool)?;
+        let blocks = walk.blocks(states)?;
+        // SAFETY: the caller gave a function for exactly this call with this pointer.
+        walk.tell(&blocks, Walk::block, |record| unsafe { call(user_data, record) })
     })
 }
 
@@ -184,15 +225,12 @@ pub unsafe extern "C" fn millpond_device_list_blocks(
     out_count: *mut usize,
 ) -> C_Status {
     run(|| {
-        // SAFETY: C's promise, as the header states it.
-        let out = unsafe { Out::new(out_count, "out_count") }?;
         let names = RecordNames("records", "record_size", "millpond_block_record");
-        // SAFETY: as above.
-        let records = unsafe { OutRecords::new(records, record_size, capacity, &names) }?;
-        let mut walk = Walk::new(device, pool)?;
+        // SAFETY: C's promise, as the header states it.
+        let list = unsafe { List::new(records, record_size, capacity, out_count, &names) }?;
+        let walk = Walk::new(device, pool)?;
         let blocks = walk.blocks(states)?;
-        records.set(blocks.iter().map(|b| walk.record(b)));
-        out.set(blocks.len());
+        list.write(walk, &blocks, Walk::block);
         Ok(())
     })
 }
@@ -216,15 +254,10 @@ pub unsafe extern "C" fn millpond_device_walk_segments(
 ) -> C_Status {
     run(|| {
         let Some(call) = callback else { fail!(Code::InvalidArgument, "callback is NULL") };
-        let mut walk = Walk::new(device, pool)?;
-        for s in walk.segments()? {
-            let record = walk.segment(&s);
-            // SAFETY: the caller gave a function for exactly this call with this pointer.
-            if !answered(|| unsafe { call(user_data, &record) })? {
-                break;
-            }
-        }
-        Ok(())
+        let walk = Walk::new(device, pool)?;
+        let segments = walk.segments()?;
+        // SAFETY: the caller gave a function for exactly this call with this pointer.
+        walk.tell(&segments, Walk::segment, |record| unsafe { call(user_data, record) })
     })
 }
 
@@ -243,15 +276,12 @@ pub unsafe extern "C" fn millpond_device_list_segments(
     out_count: *mut usize,
 ) -> C_Status {
     run(|| {
-        // SAFETY: C's promise, as the header states it.
-        let out = unsafe { Out::new(out_count, "out_count") }?;
         let names = RecordNames("records", "record_size", "millpond_segment_record");
-        // SAFETY: as above.
-        let records = unsafe { OutRecords::new(records, record_size, capacity, &names) }?;
-        let mut walk = Walk::new(device, pool)?;
+        // SAFETY: C's promise, as the header states it.
+        let list = unsafe { List::new(records, record_size, capacity, out_count, &names) }?;
+        let walk = Walk::new(device, pool)?;
         let segments = walk.segments()?;
-        records.set(segments.iter().map(|s| walk.segment(s)));
-        out.set(segments.len());
+        list.write(walk, &segments, Walk::segment);
         Ok(())
     })
 }
