@@ -20,6 +20,24 @@ pub(crate) struct Accounts<'a> {
     blocks: Blocks<'a>,
 }
 
+/// All heaps of a pond, locked.
+pub(crate) struct Everything<'l, 'a> {
+    // Each in the order of their numbers.
+    active: &'l [LockedHeap<'a>],
+    resting: &'l [LockedHeap<'a>],
+}
+
+impl<'l, 'a> Everything<'l, 'a> {
+    /// The heap of that number.
+    pub(crate) fn heap(&self, index: u32) -> Option<&'l LockedHeap<'a>> {
+        let in_list = |list: &'l [LockedHeap<'a>]| {
+            let at = list.binary_search_by_key(&index, |h| h.heap.index).ok()?;
+            list.get(at)
+        };
+        in_list(self.active).or_else(|| in_list(self.resting))
+    }
+}
+
 /// Empties a list and changes its lifetime; the standard library reuses the allocation.
 #[expect(clippy::unnecessary_filter_map, reason = "the lifetime changes")]
 pub(crate) fn recycled<'b>(list: Vec<LockedHeap<'_>>) -> Vec<LockedHeap<'b>> {
@@ -50,23 +68,28 @@ impl<'a> Accounts<'a> {
     ) -> R {
         let mut all = recycled(std::mem::take(&mut ledger.scratch));
         self.lock_active(ledger, &mut all);
-        let result = self.sum_up(ledger, first, &mut all, f);
+        let result = self.sum_up(ledger, first, &mut all, |ledger, _| f(ledger));
         all.clear();
         ledger.scratch = recycled(all);
         result
     }
 
     /// Takes the true sums while nothing can happen in any heap, so that everything that `f` reads is of the same moment.
-    pub(crate) fn with_everything<R>(self, ledger: &mut Ledger, f: impl FnOnce(&Ledger) -> R) -> R {
+    /// `f` gets all heaps, which are locked.
+    pub(crate) fn with_everything<R>(
+        self,
+        ledger: &mut Ledger,
+        f: impl FnOnce(&Ledger, &Everything<'_, 'a>) -> R,
+    ) -> R {
         let mut everything = Vec::new();
         self.ground.lock_all(&mut everything);
         self.enter_active(ledger);
         // Those that rest only stay locked: nothing has happened in them since their sums were taken.
         let is_active = |h: &LockedHeap<'_>| ledger.active.binary_search(&h.heap.index).is_ok();
         let (mut active, resting): (Vec<_>, Vec<_>) = everything.into_iter().partition(is_active);
-        let result = self.sum_up(ledger, None, &mut active, |ledger| f(ledger));
-        drop(resting);
-        result
+        self.sum_up(ledger, None, &mut active, |ledger, active| {
+            f(ledger, &Everything { active, resting: &resting })
+        })
     }
 
     /// Takes the sums with those heaps locked in which anything may have happened.
@@ -74,8 +97,8 @@ impl<'a> Accounts<'a> {
         self,
         ledger: &mut Ledger,
         first: Option<&Heap>,
-        all: &mut [LockedHeap<'_>],
-        f: impl FnOnce(&mut Ledger) -> R,
+        all: &mut [LockedHeap<'a>],
+        f: impl FnOnce(&mut Ledger, &[LockedHeap<'a>]) -> R,
     ) -> R {
         let is_first = |h: &LockedHeap<'_>| first.is_some_and(|f| f.index == h.heap.index);
         ledger.device.sums = Sums::default();
@@ -117,7 +140,7 @@ impl<'a> Accounts<'a> {
                 p.raise();
             }
         }
-        let result = f(ledger);
+        let result = f(ledger, all);
         let urgent = all.iter().find(|h| is_first(h)).map(|h| h.counters.need());
         for h in all.iter_mut() {
             let pool = ledger.pools.get_mut(&h.heap.pool());

@@ -61,7 +61,7 @@ impl<'a> PoolHeaps<'a> {
                 });
             }
         };
-        g.each_block(|heap| self.heaps.contains_key(&heap), |id, heap, pieces| note(id, heap, pieces));
+        g.each_block(|heap| self.heaps.get(&heap), |id, heap, pieces| note(id, heap, pieces));
         blocks
     }
 }

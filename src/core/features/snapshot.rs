@@ -39,7 +39,7 @@ impl<'a> Snapshot<'a> {
         shown.try_reserve(pieces + pieces / 8 + SPARE_ENTRIES).map_err(|_| none())?;
         let growth = ground.growing();
         let mut ledger = ground.ledger();
-        let collected = accounts.with_everything(&mut ledger, |ledger| {
+        let collected = accounts.with_everything(&mut ledger, |ledger, locked| {
             let mut owners = Vec::<Owner>::new(); // by number
             for h in ground.all_heaps() {
                 owners.resize(h.index as usize, Owner::default());
@@ -48,7 +48,7 @@ impl<'a> Snapshot<'a> {
             let pieces = growth.pieces_taken(locate)?;
             let window = pieces.first().map_or(0, |p| p.at); // where a device maps, all offsets are in one
             growth.each_block(
-                |_| true,
+                |heap| locked.heap(heap),
                 |id, heap, parts| {
                     full = full
                         || blocks.len() == blocks.capacity() && blocks.try_reserve(blocks.len()).is_err()

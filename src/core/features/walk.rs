@@ -5,7 +5,7 @@ use super::super::account::Accounts;
 use super::super::blocks::Blocks;
 use super::super::desc::{Id, kind, use_of};
 use super::super::ground::{Ground, Growing};
-use super::super::heap::Heap;
+use super::super::heap::{Heap, LockedHeap};
 use super::super::layout::Owner;
 use super::super::shape::{Tier, shift_of};
 use super::super::state::growth::segments::Segment;
@@ -14,9 +14,14 @@ use super::super::units::{Extent, GRANULE_SHIFT, LARGE_UNITS_SHIFT};
 use crate::base::error::{Code, Error, Result};
 
 impl Growing<'_> {
-    /// Calls `each` with the id, the heap's number and the pieces (of a scattered block) of every block whose heap is
-    /// `wanted`, whatever its state. Those heaps are locked.
-    pub(super) fn each_block(&self, wanted: impl Fn(u32) -> bool, mut each: impl FnMut(Id, u32, &[Extent])) {
+    /// Calls `each` with the id, the heap's number and the pieces (of a scattered block) of every block whose heap
+    /// `locked` has by its number, whatever the block's state.
+    pub(super) fn each_block<'l, 'h: 'l>(
+        &self,
+        locked: impl Fn(u32) -> Option<&'l LockedHeap<'h>>,
+        mut each: impl FnMut(Id, u32, &[Extent]),
+    ) {
+        let wanted = |heap: u32| locked(heap).is_some_and(|h| h.heap.index == heap);
         let (ground, maps) = (self.ground, &self.ground.maps);
         for run in self.room.occupied(ground.memory_granules()) {
             let mut unit = 0;
@@ -116,7 +121,9 @@ impl<'a> Walk<'a> {
             pieces = g.pieces_taken(locate)?;
             let of_pool = |o: &Owner| pool.is_none_or(|p| o.pool == Some(p));
             let wanted = |heap: u32| heaps.get(heap as usize).and_then(Option::as_ref).is_some_and(of_pool);
-            g.each_block(wanted, |id, heap, _| {
+            // All heaps are locked, so that a heap's number is its place in the list.
+            let locked = |heap: u32| locked.get(heap as usize).filter(|_| wanted(heap));
+            g.each_block(locked, |id, heap, _| {
                 let d = maps.desc(id);
                 let Some(state) = reported_as(d.kind()).filter(|&s| states.contains(s.into())) else {
                     return;
