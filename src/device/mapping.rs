@@ -7,6 +7,24 @@ use std::ops::Range;
 /// Bytes of one granule of physical memory, on every device.
 pub const GRANULE: u64 = 2 << 20;
 
+/// Granules with successive numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The number of the first one.
+    pub first: u64,
+    /// How many there are.
+    pub count: u64,
+}
+
+/// Which ties are worth making only to save calls of the driver, in granules. The default: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TieSizes {
+    /// The largest of them.
+    pub most: u32,
+    /// How many granules a request must need at once for that.
+    pub request: u32,
+}
+
 /// Physical memory in granules of 2 MiB, numbered from 0, and a window of addresses at which granules are mapped. A
 /// granule may be mapped at several addresses at once. Numbers and counts are of granules, all other sizes in bytes.
 pub trait Mapping: Send + Sync {
@@ -30,10 +48,9 @@ pub trait Mapping: Send + Sync {
         let _ = each;
         self.create(first, count)
     }
-    /// The largest tie, in granules, that is worth making only to save calls of the driver; and how many granules a request
-    /// must need at once for that. (0, 0): calls are cheap, so no ties are made for their sake.
-    fn tie(&self) -> (u32, u32) {
-        (0, 0)
+    /// Which ties save calls of the driver. None where calls are cheap.
+    fn tie_sizes(&self) -> TieSizes {
+        TieSizes::default()
     }
     /// Gives physical granules back; they must not be mapped.
     fn release(&self, first: u64, count: u64) -> Result<()>;
@@ -49,8 +66,8 @@ pub trait Mapping: Send + Sync {
 
 /// Mapping several runs of granules with one call.
 pub trait MapsTogether: Send + Sync {
-    /// Maps runs of granules, each its first and how many, side by side from `window + offset` on, all or none.
-    fn map_runs(&self, offset: u64, runs: &[(u64, u64)]) -> Result<()>;
+    /// Maps runs of granules side by side from `window + offset` on, all or none.
+    fn map_runs(&self, offset: u64, runs: &[Run]) -> Result<()>;
 }
 
 /// The slots of a window that a range of its addresses covers; a slot has room for one granule. `bytes` is `None` for a

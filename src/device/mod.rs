@@ -28,7 +28,7 @@ pub use facts::{Caps, Facts, Identity, MemoryInfo, Sizes, Versions};
 pub(crate) use ids::as_ptr;
 pub use ids::{EventId, MAX_TYPE_NAME, NO_STREAM, StreamId};
 pub(crate) use mapping::slots_of;
-pub use mapping::{GRANULE, Mapping, MapsTogether};
+pub use mapping::{GRANULE, Mapping, MapsTogether, Run, TieSizes};
 pub use pool::{DriverPool, DriverPoolStats};
 pub use registration::Registration;
 pub use seam::{Device, DeviceType, Peers};

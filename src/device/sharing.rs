@@ -1,7 +1,8 @@
 //! The facet of devices that share memory with other processes: what a device exports for them, and what it imports.
 //! Imported descriptions may have been made by anybody: a device trusts none of their bytes.
 
-use crate::base::error::{Code, Error, Result};
+use super::mapping::Run;
+use crate::base::error::{Code, Result};
 use crate::fail;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -60,9 +61,6 @@ pub type Exported = Shared<OwnedFd>;
 /// Passed to [`Sharing::open`].
 pub type Imported<'a> = Shared<BorrowedFd<'a>>;
 
-/// A run of granules: the first, and how many.
-pub type Run = (u64, u64);
-
 /// Exports memory to other processes and imports theirs.
 pub trait Sharing: Send + Sync {
     /// Whether memory of the device can be exported. Without this it can only open what others have exported.
@@ -81,9 +79,9 @@ pub trait Sharing: Send + Sync {
     /// Exports a segment that [`Device::alloc`](super::Device::alloc) returned. `Unsupported` if only granules can be
     /// shared.
     fn segment(&self, addr: u64) -> Result<Exported>;
-    /// A dma-buf of a range of addresses, whole pages of the host. `Unsupported` if the device has none.
-    fn dma_buf(&self, _addr: u64, _bytes: u64) -> Result<OwnedFd> {
-        Err(Error::new(Code::Unsupported, "this device exports no dma-buf"))
+    /// dma-bufs, which drivers of other devices import.
+    fn dma_bufs(&self) -> Option<&dyn DmaBufs> {
+        None
     }
     /// Opens what a device of this type has exported, in this or another process; returns its address. Trusts nothing
     /// in it.
@@ -94,6 +92,12 @@ pub trait Sharing: Send + Sync {
     fn fabric(&self) -> Option<&dyn Fabric> {
         None
     }
+}
+
+/// Exports memory as dma-bufs.
+pub trait DmaBufs: Send + Sync {
+    /// A dma-buf of a range of addresses, whole pages of the host.
+    fn export(&self, addr: u64, bytes: u64) -> Result<OwnedFd>;
 }
 
 /// Shares granules by fabric handles instead of descriptors.

@@ -250,8 +250,8 @@ impl Mapping for Sim {
         world().taken += count * GRANULE;
         Ok(())
     }
-    fn tie(&self) -> (u32, u32) {
-        (self.2 as u32, 2)
+    fn tie_sizes(&self) -> TieSizes {
+        TieSizes { most: self.2 as u32, request: 2 }
     }
     fn create_tied(&self, first: u64, count: u64, each: u64) -> Result<()> {
         Mapping::create(self, first, count)?;

@@ -5,7 +5,7 @@
 //! (`stream_create`, `pool_alloc`, `granules_create`, `map_window`).
 
 use millpond::Result;
-use millpond::device::sharing::{Exported, Fabric, Imported, Run, Sharing};
+use millpond::device::sharing::{DmaBufs, Exported, Fabric, Imported, Sharing};
 use millpond::device::*;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -91,6 +91,9 @@ impl<H: Hook> Seam<H> {
     }
     fn in_sharing(&self) -> &dyn Sharing {
         self.inner.sharing().unwrap()
+    }
+    fn in_dma_bufs(&self) -> &dyn DmaBufs {
+        self.in_sharing().dma_bufs().unwrap()
     }
     fn in_fabric(&self) -> &dyn Fabric {
         self.in_sharing().fabric().unwrap()
@@ -256,7 +259,7 @@ impl<H: Hook> Mapping for Seam<H> {
     questions! { in_mapping;
         granule_numbers as numbers() -> u64;
         most_mappings as most_mappings() -> u64;
-        tie as tie() -> (u32, u32);
+        tie_sizes as tie_sizes() -> TieSizes;
     }
     calls! { in_mapping;
         map_window as open_window(bytes: u64) -> u64;
@@ -274,7 +277,7 @@ impl<H: Hook> Mapping for Seam<H> {
 
 impl<H: Hook> MapsTogether for Seam<H> {
     calls! { in_together;
-        map_runs as map_runs(offset: u64, runs: &[(u64, u64)]) -> ();
+        map_runs as map_runs(offset: u64, runs: &[Run]) -> ();
     }
 }
 
@@ -288,12 +291,20 @@ impl<H: Hook> Sharing for Seam<H> {
         share_whole as whole(granules: &[Run]) -> (u64, Vec<Run>);
         share_granules as granules(granules: &[Run]) -> Exported;
         share_segment as segment(addr: u64) -> Exported;
-        share_dma_buf as dma_buf(addr: u64, bytes: u64) -> OwnedFd;
         open_shared as open(memory: &Imported<'_>) -> u64;
         close_shared as close(addr: u64) -> ();
     }
+    fn dma_bufs(&self) -> Option<&dyn DmaBufs> {
+        self.in_sharing().dma_bufs().map(|_| self as _)
+    }
     fn fabric(&self) -> Option<&dyn Fabric> {
         self.in_sharing().fabric().map(|_| self as _)
+    }
+}
+
+impl<H: Hook> DmaBufs for Seam<H> {
+    calls! { in_dma_bufs;
+        share_dma_buf as export(addr: u64, bytes: u64) -> OwnedFd;
     }
 }
 

@@ -20,7 +20,7 @@ use super::sharing::{Reach, Sharing};
 use crate::base::error::{Code, Error, Result};
 use crate::device::{
     self, Caps, CopyKind, Device, DriverPool, ExternalStreams, Facts, GRANULE, HostWish, Identity,
-    MemoryInfo, Registration, Sizes, StreamId, Streams, Unified, Versions,
+    MemoryInfo, Registration, Sizes, StreamId, Streams, TieSizes, Unified, Versions,
 };
 use crate::fail;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
@@ -128,7 +128,7 @@ impl CudaDevice {
         let usual = if total >= LARGE_CARD { LARGE_HANDLE } else { 0 };
         let handle = options.tie.unwrap_or(usual).min(total);
         let growth = options.tie_growth.unwrap_or(4 * handle);
-        let tie = ((handle / GRANULE) as u32, (growth / GRANULE) as u32);
+        let tie = TieSizes { most: (handle / GRANULE) as u32, request: (growth / GRANULE) as u32 };
         let granules = maps.then(|| Arc::new(Granules::new(driver, &granted, total)));
         let pool = has_pool.then(|| Arc::new(Pool::new(card.clone(), options.release_threshold)));
         let mapping = granules.clone().map(|g| Arc::new(Mapping::new(card.clone(), g, tie)));

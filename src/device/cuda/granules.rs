@@ -20,7 +20,7 @@ use super::granted::Granted;
 use super::slots::{Arrears, Granule, Opened, State};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, MutexGuard, lock};
-use crate::device::GRANULE;
+use crate::device::{GRANULE, Run};
 use crate::fail;
 use crate::locks;
 use std::collections::BTreeMap;
@@ -147,7 +147,7 @@ impl Granules {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
         let _ = self.settle(&mut s);
-        let range = s.granules(first, count)?;
+        let range = s.granules(Run { first, count })?;
         if let Some(at) = range.clone().find(|i| s.granules[*i] != Granule::Absent) {
             fail!(Code::InvalidArgument, "granule {at} exists already");
         }
@@ -232,7 +232,7 @@ impl Granules {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
         let settled = self.settle(&mut s);
-        let range = s.granules(first, count)?;
+        let range = s.granules(Run { first, count })?;
         let lots = s.lots(range.clone())?;
         for at in lots.iter().map(|lot| lot.start) {
             match s.granules[at] {
@@ -268,14 +268,14 @@ impl Granules {
 
     /// Maps runs of granules, each its first and how many, side by side from `offset` on, and gives access to all of
     /// them at once.
-    pub(super) fn map(&self, offset: u64, runs: &[(u64, u64)]) -> Result<()> {
+    pub(super) fn map(&self, offset: u64, runs: &[Run]) -> Result<()> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
         let settled = self.settle(&mut s);
         let (mut lots, mut count) = (Vec::new(), 0u64);
-        for &(first, n) in runs {
-            lots.extend(s.lots(s.granules(first, n)?)?);
-            count += n;
+        for run in runs {
+            lots.extend(s.lots(s.granules(*run)?)?);
+            count += run.count;
         }
         let slots = s.slots(offset, count.checked_mul(GRANULE))?;
         if let Some(lot) = lots.iter().find(|lot| s.granules[lot.start] == Granule::Absent) {
@@ -405,11 +405,11 @@ impl Granules {
 
     /// The handles in which granules lie, each as the run of all its granules; and how many granules the first one has
     /// in front.
-    pub(super) fn whole(&self, granules: &[(u64, u64)]) -> Result<(u64, Vec<(u64, u64)>)> {
+    pub(super) fn whole(&self, granules: &[Run]) -> Result<(u64, Vec<Run>)> {
         let s = self.lock();
         let (mut before, mut all) = (0, Vec::new());
-        for &(first, count) in granules {
-            let range = s.granules(first, count)?;
+        for run in granules {
+            let range = s.granules(*run)?;
             let mut at = range.start;
             while at < range.end {
                 let lot = s.lot(at);
@@ -417,14 +417,14 @@ impl Granules {
                     before = (at - lot.start) as u64;
                 }
                 at = lot.end;
-                all.push((lot.start as u64, lot.len() as u64));
+                all.push(Run { first: lot.start as u64, count: lot.len() as u64 });
             }
         }
         Ok((before, all))
     }
 
     /// A file descriptor for each handle of these granules, in order, and its bytes.
-    pub(super) fn export(&self, granules: &[(u64, u64)]) -> Result<Vec<(OwnedFd, u64)>> {
+    pub(super) fn export(&self, granules: &[Run]) -> Result<Vec<(OwnedFd, u64)>> {
         if !self.physical.exportable {
             fail!(Code::Unsupported, "memory of this device has no file descriptors: {}", self.no_export);
         }
@@ -434,12 +434,12 @@ impl Granules {
     }
 
     /// Fails, with the reason, unless fabric handles can share these granules.
-    pub(super) fn check_fabric(&self, granules: &[(u64, u64)]) -> Result<()> {
+    pub(super) fn check_fabric(&self, granules: &[Run]) -> Result<()> {
         self.lock().fabric_handles(granules).map(drop)
     }
 
     /// A fabric handle for each handle of these granules, in order, and its bytes.
-    pub(super) fn export_fabric(&self, granules: &[(u64, u64)]) -> Result<Vec<([u8; 64], u64)>> {
+    pub(super) fn export_fabric(&self, granules: &[Run]) -> Result<Vec<([u8; 64], u64)>> {
         let found = self.lock().fabric_handles(granules)?;
         let export = |(handle, bytes)| Ok((self.driver.fabric_export(handle)?, bytes));
         found.into_iter().map(export).collect()

@@ -3,7 +3,7 @@
 use super::card::Card;
 use super::granules::Granules;
 use crate::base::error::Result;
-use crate::device::{self, MapsTogether};
+use crate::device::{self, MapsTogether, Run, TieSizes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 pub(super) struct Mapping {
     card: Arc<Card>,
     granules: Arc<Granules>,
-    /// [granules] of a handle while memory is plentiful, and from how many on.
-    tie: (u32, u32),
+    /// The sizes of handles while memory is plentiful.
+    tie: TieSizes,
     /// The driver refused to reserve the window: the device offers segments instead.
     refused: AtomicBool,
 }
 
 impl Mapping {
-    pub(super) fn new(card: Arc<Card>, granules: Arc<Granules>, tie: (u32, u32)) -> Mapping {
+    pub(super) fn new(card: Arc<Card>, granules: Arc<Granules>, tie: TieSizes) -> Mapping {
         Mapping { card, granules, tie, refused: AtomicBool::new(false) }
     }
 
@@ -62,7 +62,7 @@ impl device::Mapping for Mapping {
         self.granules.create(first, count, each)
     }
 
-    fn tie(&self) -> (u32, u32) {
+    fn tie_sizes(&self) -> TieSizes {
         self.tie
     }
 
@@ -73,7 +73,7 @@ impl device::Mapping for Mapping {
 
     fn map(&self, offset: u64, first: u64, count: u64) -> Result<()> {
         let _in = self.card.enter()?;
-        self.granules.map(offset, &[(first, count)])
+        self.granules.map(offset, &[Run { first, count }])
     }
 
     fn together(&self) -> Option<&dyn MapsTogether> {
@@ -88,7 +88,7 @@ impl device::Mapping for Mapping {
 
 impl MapsTogether for Mapping {
     /// Access is given to all runs at once.
-    fn map_runs(&self, offset: u64, runs: &[(u64, u64)]) -> Result<()> {
+    fn map_runs(&self, offset: u64, runs: &[Run]) -> Result<()> {
         let _in = self.card.enter()?;
         self.granules.map(offset, runs)
     }

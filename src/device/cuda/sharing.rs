@@ -7,7 +7,8 @@ use super::mapping::Mapping;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::GRANULE;
-use crate::device::sharing::{self, Exported, Fabric, Imported, Piece, Run, SharedKind};
+use crate::device::Run;
+use crate::device::sharing::{self, DmaBufs, Exported, Fabric, Imported, Piece, SharedKind};
 use crate::fail;
 use cudarc::driver::sys::CUdevice_attribute;
 use std::collections::BTreeMap;
@@ -139,20 +140,11 @@ impl sharing::Sharing for Sharing {
         })
     }
 
-    fn dma_buf(&self, addr: u64, bytes: u64) -> Result<OwnedFd> {
-        let _in = self.card.enter()?;
+    fn dma_bufs(&self) -> Option<&dyn DmaBufs> {
         let which = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED;
         // A driver that does not know the attribute has no dma-buf.
-        if self.card.driver().attribute(self.card.primary.device, which).unwrap_or(0) == 0 {
-            return Err(Error::new(Code::Unsupported, "the device exports no dma-buf"));
-        }
-        self.card.driver().range_export(addr, bytes).map_err(|e| {
-            if e.code() != Code::InvalidArgument {
-                return e;
-            }
-            let hint = "a block in several handles may be refused; one of a contiguous pool lies in one";
-            Error::new(e.code(), format!("{e}; {hint}"))
-        })
+        let known = self.card.driver().attribute(self.card.primary.device, which);
+        (known.unwrap_or(0) != 0).then_some(self as _)
     }
 
     fn open(&self, memory: &Imported<'_>) -> Result<u64> {
@@ -206,6 +198,19 @@ impl sharing::Sharing for Sharing {
 
     fn fabric(&self) -> Option<&dyn Fabric> {
         self.granules.is_some().then_some(self)
+    }
+}
+
+impl DmaBufs for Sharing {
+    fn export(&self, addr: u64, bytes: u64) -> Result<OwnedFd> {
+        let _in = self.card.enter()?;
+        self.card.driver().range_export(addr, bytes).map_err(|e| {
+            if e.code() != Code::InvalidArgument {
+                return e;
+            }
+            let hint = "a block in several handles may be refused; one of a contiguous pool lies in one";
+            Error::new(e.code(), format!("{e}; {hint}"))
+        })
     }
 }
 

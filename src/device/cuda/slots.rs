@@ -5,7 +5,7 @@
 
 use super::fabric::Fabric;
 use crate::base::error::{Code, Error, Result};
-use crate::device::{GRANULE, slots_of};
+use crate::device::{GRANULE, Run, slots_of};
 use crate::fail;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -148,7 +148,7 @@ impl State {
         self.granules[granules].fill(Granule::Absent);
     }
 
-    pub(super) fn granules(&self, first: u64, count: u64) -> Result<Range<usize>> {
+    pub(super) fn granules(&self, Run { first, count }: Run) -> Result<Range<usize>> {
         let total = self.granules.len() as u64;
         if count == 0 {
             return Err(Error::new(Code::InvalidArgument, "no granules asked for"));
@@ -161,10 +161,10 @@ impl State {
 
     /// The handles in which the granules lie, which must exist, as [`lots`](Self::lots) has them: the driver's number,
     /// whether it supports fabric handles, and its bytes.
-    pub(super) fn present(&self, granules: &[(u64, u64)]) -> Result<Vec<(u64, bool, u64)>> {
+    pub(super) fn present(&self, granules: &[Run]) -> Result<Vec<(u64, bool, u64)>> {
         let mut found = Vec::new();
-        for &(first, count) in granules {
-            for lot in self.lots(self.granules(first, count)?)? {
+        for run in granules {
+            for lot in self.lots(self.granules(*run)?)? {
                 let Granule::Present { handle, fabric, .. } = self.granules[lot.start] else {
                     fail!(Code::InvalidArgument, "granule {} does not exist", lot.start);
                 };
@@ -174,7 +174,7 @@ impl State {
         Ok(found)
     }
 
-    pub(super) fn fabric_handles(&self, granules: &[(u64, u64)]) -> Result<Vec<(u64, u64)>> {
+    pub(super) fn fabric_handles(&self, granules: &[Run]) -> Result<Vec<(u64, u64)>> {
         let found = self.present(granules)?;
         if found.iter().all(|g| g.1) {
             return Ok(found.into_iter().map(|g| (g.0, g.2)).collect());

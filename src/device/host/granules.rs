@@ -16,7 +16,7 @@ use crate::base::descriptor::Descriptor;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::sharing::{Exported, Imported, Piece, SharedKind};
-use crate::device::{GRANULE, slots_of};
+use crate::device::{GRANULE, Run, slots_of};
 use crate::fail;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -306,11 +306,11 @@ impl Granules {
 
     /// Exports the file and the positions of these granules in it for another process. From now on the file cannot
     /// shrink, so that no process that maps it touches memory that is gone.
-    pub(super) fn share(&self, granules: &[(u64, u64)]) -> Result<Exported> {
+    pub(super) fn share(&self, granules: &[Run]) -> Result<Exported> {
         let mut state = lock(&self.state);
         let file = state.file()?;
         let mut pieces = Vec::new();
-        for &(first, count) in granules {
+        for &Run { first, count } in granules {
             let range = granule_range(&state, first, count)?;
             if let Some(at) = range.clone().find(|i| !matches!(state.granules[*i], Granule::Present { .. })) {
                 fail!(Code::InvalidArgument, "granule {at} does not exist");

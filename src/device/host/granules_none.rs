@@ -3,6 +3,7 @@
 
 use super::memory::Budget;
 use crate::base::error::{Code, Error, Result};
+use crate::device::Run;
 use crate::device::sharing::{Exported, Imported};
 
 pub(super) enum Granules {}
@@ -32,7 +33,7 @@ impl Granules {
     pub(super) fn release(&self, _budget: &Budget, _first: u64, _count: u64) -> Result<()> {
         match *self {}
     }
-    pub(super) fn share(&self, _granules: &[(u64, u64)]) -> Result<Exported> {
+    pub(super) fn share(&self, _granules: &[Run]) -> Result<Exported> {
         match *self {}
     }
     pub(super) fn open(&self, _memory: &Imported<'_>) -> Result<u64> {

@@ -3,7 +3,8 @@
 use super::device::HostDevice;
 use super::shared::State;
 use crate::base::error::{Code, Error, Result};
-use crate::device::sharing::{Exported, Imported, Run, Sharing};
+use crate::device::Run;
+use crate::device::sharing::{Exported, Imported, Sharing};
 
 impl Sharing for HostDevice {
     fn exports(&self) -> bool {

@@ -8,7 +8,7 @@ use crate::base::sync::system::lock;
 use crate::core::{
     Backing, BlockInfo, Completed, EVERY, GRANULE, GranuleRun, Point, PoolId, alias_one_by_one,
 };
-use crate::device::Whose;
+use crate::device::{self, Whose};
 use crate::fail;
 use crate::runtime::entry::reentry::{self, InCall};
 use crate::runtime::nvtx;
@@ -74,8 +74,9 @@ impl Backing for DeviceBacking {
             return alias_one_by_one(self, offset, runs);
         }
         self.ask_again();
-        let wide: Vec<(u64, u64)> = runs.iter().map(|r| (r.first.into(), r.count.into())).collect();
-        self.views.check(offset / GRANULE, wide.iter().map(|r| r.1).sum())?;
+        let numbered = |r: &GranuleRun| device::Run { first: r.first.into(), count: r.count.into() };
+        let wide: Vec<_> = runs.iter().map(numbered).collect();
+        self.views.check(offset / GRANULE, wide.iter().map(|r| r.count).sum())?;
         self.taking(|m| match m.together() {
             Some(together) => together.map_runs(offset, &wide),
             None => Err(Error::new(Code::Internal, "the device maps one run at a time after all")),

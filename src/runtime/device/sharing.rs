@@ -85,7 +85,10 @@ impl SharedMemory<'_> {
         // SAFETY: asks for a constant of the system.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
         let start = addr / page * page;
-        let fd = sharing(self.0.device())?.dma_buf(start, end.next_multiple_of(page) - start)?;
+        let Some(dma_bufs) = sharing(self.0.device())?.dma_bufs() else {
+            fail!(Code::Unsupported, "this device exports no dma-buf");
+        };
+        let fd = dma_bufs.export(start, end.next_multiple_of(page) - start)?;
         Ok((fd, addr - start))
     }
 

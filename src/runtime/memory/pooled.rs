@@ -2,7 +2,7 @@
 
 use crate::base::error::{Code, Result};
 use crate::core::{Config, Freed, GRANULE, Got, Heap, Layout, Outside, Pond, Pool, PoolId, PoolRef, Stats};
-use crate::device::{Device, Mapping, StreamId};
+use crate::device::{Device, Mapping, StreamId, TieSizes};
 use crate::fail;
 use crate::runtime::backing::{DeviceBacking, Places};
 use crate::runtime::entry::usage::Usage;
@@ -93,7 +93,8 @@ pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config>
         config.max_alloc = config.max_alloc.min(total) / GRANULE * GRANULE;
         config.numbers = mapping.numbers();
         config.most_pieces = mapping.most_mappings();
-        (config.tie, config.tie_growth) = mapping.tie();
+        let TieSizes { most, request } = mapping.tie_sizes();
+        (config.tie, config.tie_growth) = (most, request);
     } else if config.max_alloc > MOST_BELIEVED {
         config.max_alloc = UNKNOWN_SIZE;
     }

@@ -7,7 +7,8 @@
 use crate::base::error::{Code, Error, Result};
 use crate::core::{GRANULE, GranuleRun, Pieces};
 use crate::device::Device;
-use crate::device::sharing::{Fabric, Run, Sharing};
+use crate::device::Run;
+use crate::device::sharing::{Fabric, Sharing};
 use crate::runtime::options::ExportHandle;
 use std::os::fd::OwnedFd;
 
@@ -46,7 +47,7 @@ fn fabric(device: &dyn Device) -> Result<&dyn Fabric> {
 
 /// The granules, as a device wants them.
 fn wide(pieces: &Pieces) -> Vec<Run> {
-    pieces.granules.iter().map(|g| (g.first.into(), g.count.into())).collect()
+    pieces.granules.iter().map(|g| Run { first: g.first.into(), count: g.count.into() }).collect()
 }
 
 /// The same memory, as the device shares it.
@@ -54,7 +55,8 @@ pub(super) fn whole(device: &dyn Device, mut pieces: Pieces) -> Result<Pieces> {
     if let Some(sharing) = device.sharing().filter(|_| !pieces.granules.is_empty()) {
         let (before, runs) = sharing.whole(&wide(&pieces))?;
         pieces.skip += before * GRANULE;
-        pieces.granules = runs.iter().map(|r| GranuleRun { first: r.0 as u32, count: r.1 as u32 }).collect();
+        pieces.granules =
+            runs.iter().map(|r| GranuleRun { first: r.first as u32, count: r.count as u32 }).collect();
     }
     Ok(pieces)
 }
