@@ -5,7 +5,7 @@
 demo:
 	@sh scripts/demo.sh
 
-# What to run before each commit: six minutes of tests on two cores, and what there is to compile.
+# What to run before each commit: three minutes on two cores, if the last build is there.
 check:
 	@sh scripts/test.sh fast
 

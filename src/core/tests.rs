@@ -44,6 +44,16 @@ use sim::{Sim, World};
 
 const G: u64 = 2 << 20;
 
+/// So many rounds or cases of a test that repeats something, or an eighth of them where a part will do (`make check`).
+fn part_of(all: usize) -> usize {
+    if std::env::var_os("MILLPOND_TEST_QUICK").is_some() { all / 8 } else { all }
+}
+
+/// How many random programs each test runs.
+fn random_programs() -> ProptestConfig {
+    ProptestConfig { cases: part_of(64) as u32, max_shrink_iters: 300, ..ProptestConfig::default() }
+}
+
 #[derive(Clone)]
 struct Block {
     offset: u64,
@@ -531,7 +541,7 @@ fn run(source: Source, contiguous: [bool; 2], tie: u32, ops: Vec<Op>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, max_shrink_iters: 300, ..ProptestConfig::default() })]
+    #![proptest_config(random_programs())]
     #[test]
     fn random_programs_on_a_mapping_device(ops in prop::collection::vec(op(), 1..300)) {
         run(Source::Granules, [false; 2], 0, ops);

@@ -220,7 +220,7 @@ fn watching_begins_and_ends_under_load() {
                     }
                 });
             }
-            for _ in 0..200 {
+            for _ in 0..rounds(200) {
                 let (book, observer) = watch(d);
                 std::thread::sleep(std::time::Duration::from_micros(300));
                 state(d).memory().watchers().remove(&observer);

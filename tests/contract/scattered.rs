@@ -72,7 +72,7 @@ fn streams_that_take_turns_can_each_fill_the_device_with_small_blocks() {
     apart_for(240, || {
         let d = Counted::mapped(CAPACITY).open();
         let pool = d.default_pool();
-        for turn in 0..32 {
+        for turn in 0..rounds(32) {
             let s = d.stream();
             let mut blocks = Vec::new();
             while blocks.len() < CAPACITY / 512 {

@@ -341,7 +341,7 @@ fn crowd() -> impl Strategy<Value = Crowd> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, max_shrink_iters: 300, ..ProptestConfig::default() })]
+    #![proptest_config(random_programs())]
     /// No request fails while the free granules that are not in partly used ties suffice, beside captures either.
     #[test]
     fn free_granules_and_free_ties_are_never_refused(tie in 0u32..12, ops in prop::collection::vec(crowd(), 1..120)) {
