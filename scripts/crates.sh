@@ -28,12 +28,14 @@ for crate in millpond millpond-cli; do
 done
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+target=$PWD/target/crates
+trap 'rm -rf "$work" "$target"' EXIT
 for crate in millpond millpond-cli; do tar xzf "$packed/$crate-$version.crate" -C "$work"; done
 # As if the registry had the library.
 mkdir "$work/.cargo"
 printf '[patch.crates-io]\nmillpond = { path = "%s" }\n' "$work/millpond-$version" >"$work/.cargo/config.toml"
-target=$PWD/target/crates
+# Built once and thrown away: nobody debugs it, or builds it again.
+export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=none
 (cd "$work/millpond-cli-$version" && cargo build --quiet --target-dir "$target")
 "$target/debug/millpond" --version
 (

@@ -32,6 +32,60 @@ stages=${*:-all}
 [ "$stages" != all ] || stages=$all
 wanted() { case " $stages " in *" $1 "*) ;; *) false ;; esac; }
 
+# Who builds everything once gains nothing from Cargo's incremental builds, which need four times the disk. A clone that is
+# worked in has them already, and keeps them.
+if [ "$stages" = "$all" ] && [ ! -d target/debug/incremental ]; then
+  export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
+fi
+
+# What the tests make in the folder for temporary files goes with this one.
+logs=$(mktemp -d) || exit 1
+mkdir "$logs/tmp" || exit 1
+export TMPDIR="$logs/tmp"
+building= # the process that makes what CMake builds
+pytorch= # the one that runs PyTorch
+fetching= # the one that installs it
+trap 'kill $building $pytorch $fetching 2>/dev/null; rm -rf "$logs"' EXIT
+trap 'exit 130' INT TERM
+
+# The folders that a stage fills, each with its size in MiB as measured in a fresh clone.
+room_for() {
+  caches=${XDG_CACHE_HOME:-$HOME/.cache}
+  case $1 in
+    fast) wanted rust || echo 1300 target/debug ;;
+    rust) printf '%s\n' "2100 target/debug" "450 target/tmp" ;;
+    loom) echo 100 target/loom ;;
+    site) echo 100 target/site ;;
+    crates) echo 1100 target/crates ;;
+    c) echo 900 build ;;
+    python) echo 800 build/python ;;
+    hosts) [ "${MILLPOND_TEST_PADDLE:-}" = none ] || printf '%s\n' "3200 build/paddle" "1050 $caches/millpond/wheels" ;;
+    torch)
+      echo 600 target/torch
+      for release in ${MILLPOND_TEST_TORCH:-}; do
+        venv=${MILLPOND_TORCH_CACHE:-$caches/millpond-torch}/venv-$release
+        [ -e "$venv/.done" ] || echo 7000 "$venv"
+      done
+      ;;
+  esac
+}
+
+# Says how much of the disk is free and how much this run needs beside what is there already. Ends here where that cannot be.
+check_room() {
+  needed=0
+  for stage in $stages; do
+    room_for "$stage" >"$logs/room"
+    while read -r size folder; do
+      there=$(du -sm "$folder" 2>/dev/null | cut -f 1)
+      [ "${there:-0}" -ge "$size" ] || needed=$((needed + size - ${there:-0}))
+    done <"$logs/room"
+  done
+  free=$(df -Pm . | awk 'NR == 2 { print $4 }')
+  echo "Disk: $free MiB are free; this run needs some $needed MiB."
+  # With a little less than measured it may still fit.
+  [ "$free" -ge $((needed * 8 / 10)) ] || fail "there is too little room: $free MiB of the disk are free, some $needed MiB are needed"
+}
+
 need_rust
 need_rust_component fmt rustfmt
 need_rust_component clippy clippy
@@ -54,6 +108,7 @@ need clang-format have clang-format
 need pyflakes3 have pyflakes3
 if wanted site; then need doxygen have doxygen; fi
 install_missing
+check_room
 no_browser=
 # Without it one example is left out.
 if wanted c; then may_install libucx-dev pkg-config --exists ucx || echo "examples/ucx is left out: $lacking"; fi
@@ -63,12 +118,6 @@ passed=0
 failed=0
 skipped=0 # by name and with the reason, above in the output
 failures=
-logs=$(mktemp -d) || exit 1
-building= # the process that makes what CMake builds
-pytorch= # the one that runs PyTorch
-fetching= # the one that installs it
-trap 'kill $building $pytorch $fetching 2>/dev/null; rm -rf "$logs"' EXIT
-trap 'exit 130' INT TERM
 
 # run <command...>: runs it with its output shown and kept in $log; returns its status.
 log=$logs/output
@@ -321,6 +370,7 @@ python() {
     return
   fi
   count python "the Python packages" python3 python/tests/run.py build --command target/debug/millpond
+  rm -rf build/python # each run makes it anew
 }
 
 hosts() {
@@ -399,6 +449,10 @@ for stage in $all; do
   if wanted "$stage"; then "$stage"; fi
 done
 heading ""
+
+left=$(ls -A "$TMPDIR")
+[ -z "$left" ] || fail_one "tests left temporary files:
+$(echo "$left" | sed 's/^/    /')"
 
 printf '\n=== What it took\n'
 cat "$logs/times"

@@ -40,8 +40,8 @@ driver=$made/driver
 shim=$made/shim-$release
 mkdir -p "$driver" "$shim"
 
-# The packages are downloaded before they are unpacked: there must be room for both.
-room=14 # [GiB]
+# Installed, and beside it the wheels of one package: 5.6 GiB for 2.15.0, and 6.9 GiB for the largest release that was tried.
+room=8 # [GiB]
 seconds=${MILLPOND_TORCH_SECONDS:-1800}
 
 # Into an environment of its own; a half made one is made anew.
@@ -50,8 +50,23 @@ fetch_pytorch() {
   [ "$free" -ge "$room" ] || fail "torch $release needs $room GiB on the disk of $venv while it is installed, and $free are free"
   rm -rf "$venv"
   python3 -m venv "$venv"
-  pip() { TMPDIR=$venv timeout "$seconds" "$python" -m pip install -q --no-cache-dir "$@"; }
-  pip "torch==$release" numpy || fail "torch $release could not be installed in $seconds seconds"
+  pip() { TMPDIR=$venv timeout "$seconds" "$python" -m pip install -q --no-cache-dir --no-warn-conflicts "$@"; }
+  # One after the other: pip has all wheels of one call on the disk before it unpacks the first.
+  pip --no-deps "torch==$release" || fail "torch $release could not be installed in $seconds seconds"
+  "$python" - >"$venv/needed" <<'END'
+from importlib.metadata import requires
+from pip._vendor.packaging.requirements import Requirement
+for text in requires("torch"):
+    needed = Requirement(text)
+    if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+        needed.marker = None
+        print(str(needed).replace(" ", ""))
+END
+  while read -r package; do
+    pip "$package" || fail "$package, which torch $release needs, could not be installed in $seconds seconds"
+  done <"$venv/needed"
+  pip numpy || fail "numpy could not be installed"
+  "$python" -m pip check || fail "torch $release is installed, but not what it needs"
   # The headers of the runtime come with PyTorch, but those of the compiler that they include do not.
   cuda=$("$python" -c 'import torch; print(torch.version.cuda)')
   case $cuda in
