@@ -65,7 +65,7 @@ fn a_limit_refuses_nobody_who_stays_below_it() {
         std::thread::scope(|scope| {
             for t in 0..2 {
                 scope.spawn(move || {
-                    for i in 0..200 {
+                    for i in 0..1000 {
                         let (bytes, mut p) = ((9 + (i * 7 + t * 3) % 20) * 64 * KIB, null_mut());
                         outcome(unsafe { millpond_host_alloc(ptr(d.0), bytes, &mut p) }).unwrap();
                         end(d, p.expose_provenance());

@@ -77,7 +77,8 @@ impl HostMemory<'_> {
         {
             return Ok(addr);
         }
-        let mut got = self.take(bytes, size);
+        let mut limited = false;
+        let mut got = self.take(bytes, size, &mut limited);
         let mut waited = false;
         for _ in 0..TRIES {
             if !matches!(&got, Err(e) if e.code() == Code::OutOfMemory) {
@@ -90,10 +91,11 @@ impl HostMemory<'_> {
             }
             // What was waited for may be the device's already.
             if self.shrink(0).unwrap_or(false) || std::mem::take(&mut waited) {
-                got = self.take(bytes, size);
+                got = self.take(bytes, size, &mut limited);
                 continue;
             }
             waited = match self.room(size) {
+                Room::Enough if limited => true, // since another thread has given some back
                 Room::Enough => self.wait_for_one(),
                 Room::Soon => self.wait_for_hands() || self.room(size) == Room::Enough,
                 Room::None => false, // at its limit no stream is waited for
@@ -244,8 +246,8 @@ impl HostMemory<'_> {
         Some(addr)
     }
 
-    /// Memory from the device: a block, or a slab of them.
-    fn take(&self, bytes: u64, size: u64) -> Result<u64> {
+    /// Memory from the device: a block, or a slab of them. Sets whether the limit was what refused it.
+    fn take(&self, bytes: u64, size: u64, limited: &mut bool) -> Result<u64> {
         let wish = HostWish {
             register: self.0.host.register.load(Relaxed),
             threads: self.0.host.threads.load(Relaxed) as u32,
@@ -254,7 +256,8 @@ impl HostMemory<'_> {
         {
             let mut s = lock(&self.0.host.state);
             let (taken, most) = (s.stats.reserved.current + s.taking, self.0.host.most.load(Relaxed));
-            if taken.saturating_add(span) > most {
+            *limited = taken.saturating_add(span) > most;
+            if *limited {
                 fail!(
                     Code::OutOfMemory,
                     "no {bytes} bytes of pinned memory: {taken} are taken of the {most} that pinned_limit_mb allows"
