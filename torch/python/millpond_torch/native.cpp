@@ -3,9 +3,9 @@
 // work as they do with PyTorch's. Built on the user's machine against the PyTorch that is there
 // (millpond_torch.build_native), since PyTorch's classes differ between releases.
 //
-// It calls libmillpond-torch.so, which has all state; this file only translates. trace.hpp has what
-// PyTorch knows of what happened, sharing.hpp what goes to other processes, others.hpp
-// what pools are not Millpond's.
+// It calls libmillpond-torch.so, which has all state; this file only translates. holdings.hpp has
+// what Millpond holds, trace.hpp what PyTorch knows of what happened, sharing.hpp what goes to
+// other processes, others.hpp which pools are not Millpond's.
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <iterator>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -26,6 +27,7 @@
 #include <vector>
 
 #include "compat.hpp"
+#include "holdings.hpp"
 #include "library.hpp"
 #include "numbers.hpp"
 #include "others.hpp"
@@ -46,11 +48,10 @@ using millpond_torch::device_of;
 using millpond_torch::Library;
 using millpond_torch::note;
 using millpond_torch::RejectionObserver;
-using millpond_torch::Segment;
-using millpond_torch::SegmentBlock;
 
 Library millpond;
 auto* const trace = new millpond_torch::Trace;  // never destroyed: tensors end with the process
+const millpond_torch::Holdings holdings(millpond, *trace);
 auto* const others = new millpond_torch::Others;
 auto* const sharing = new millpond_torch::Sharing<Library>(millpond);
 /// A history that PyTorch sets no bound to; 64 bytes each, of which memory has what was written.
@@ -159,7 +160,7 @@ class Allocator final : public CUDAAllocator {
     if (noted) note([&] { trace->called(std::move(call)); });
   }
   double getMemoryFraction(DeviceIndex device) override {
-    const auto numbers = stats_of(device);
+    const auto numbers = holdings.numbers(device);
     const std::uint64_t limit = numbers.at("limit_bytes");
     std::uint64_t total = 0, free = 0;
     check(millpond.memory_(device, &total, &free));
@@ -172,13 +173,13 @@ class Allocator final : public CUDAAllocator {
   std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex) override { return {}; }
 #endif
   void cacheInfo(DeviceIndex device, std::size_t* largest) override {
-    *largest = stats_of(device).at("largest_cached_bytes");
+    *largest = holdings.numbers(device).at("largest_cached_bytes");
   }
 
   // ---- numbers ----
 
   DeviceStats getDeviceStats(DeviceIndex device) override {
-    DeviceStats stats = millpond_torch::device_stats(stats_of(device));
+    DeviceStats stats = millpond_torch::device_stats(holdings.numbers(device));
     if (CUDAAllocator* other = others->native()) {
       millpond_torch::add(stats, other->getDeviceStats(device));
     }
@@ -186,7 +187,7 @@ class Allocator final : public CUDAAllocator {
   }
   void resetAccumulatedStats(DeviceIndex device) override {
     check(millpond.reset_accumulated_(device));
-    const std::uint64_t spared = stats_of(device).at("num_oom_rejections");
+    const std::uint64_t spared = holdings.numbers(device).at("num_oom_rejections");
     if (CUDAAllocator* other = others->native()) other->resetAccumulatedStats(device);
     std::lock_guard<std::mutex> held(lock_);
     spared_[device] = spared;
@@ -203,10 +204,12 @@ class Allocator final : public CUDAAllocator {
     const DeviceIndex count = c10::cuda::device_count();
     out.device_traces.resize(static_cast<std::size_t>(count));
     for (DeviceIndex device = 0; device < count; ++device) {
-      Telling telling{&out, device, pool};
-      check(millpond.segments_(device, add, &telling));
+      holdings.add_segments(out, device, pool);
     }
-    add_others(out, pool);
+    if (CUDAAllocator* other = others->native()) {
+      SnapshotInfo theirs = millpond_torch::snapshot_of(*other, pool);
+      std::move(theirs.segments.begin(), theirs.segments.end(), std::back_inserter(out.segments));
+    }
     if (!traces || !trace->enabled()) return out;
     for (DeviceIndex device = 0; device < count; ++device) {
       out.device_traces[static_cast<std::size_t>(device)] =
@@ -314,13 +317,13 @@ class Allocator final : public CUDAAllocator {
     const MempoolId_t pool = checkpoint->pool;
     CheckpointDelta delta;
     std::unordered_set<void*> gone;
-    for (const Block& b : live(device)) {
+    for (const Block& b : holdings.live(device)) {
       if (MempoolId_t{b.pool_first, b.pool_second} != pool) continue;
       delta.ptrs_freed.push_back(reinterpret_cast<void*>(b.address));
       gone.insert(delta.ptrs_freed.back());
     }
     check(millpond.restore_(device, pool.first, pool.second, checkpoint->handle));
-    for (const Block& b : live(device)) {
+    for (const Block& b : holdings.live(device)) {
       if (MempoolId_t{b.pool_first, b.pool_second} != pool) continue;
       auto* ptr = reinterpret_cast<void*>(b.address);
       gone.erase(ptr);
@@ -338,7 +341,7 @@ class Allocator final : public CUDAAllocator {
     TORCH_CHECK(millpond.pool_uses_(device, pool.first, pool.second) != 0,
                 "there is no such pool on GPU ", static_cast<int>(device));
     std::size_t found = 0;
-    for (const Block& b : live(device)) {
+    for (const Block& b : holdings.live(device)) {
       if (MempoolId_t{b.pool_first, b.pool_second} != pool) continue;
       if (expected.count(reinterpret_cast<void*>(b.address)) == 0) return false;
       ++found;
@@ -516,7 +519,7 @@ class Allocator final : public CUDAAllocator {
     TORCH_CHECK(lacking, "Millpond cannot allocate ", size, " bytes: ", why);
     std::uint64_t total = 0, free = 0;
     (void)millpond.memory_(device, &total, &free);
-    const auto numbers = stats_of(device);
+    const auto numbers = holdings.numbers(device);
     const std::size_t held = numbers.at("allocated_bytes.all.current");
     const std::size_t reserved = numbers.at("reserved_bytes.all.current");
     const std::uint64_t limit = numbers.at("limit_bytes");
@@ -543,75 +546,8 @@ class Allocator final : public CUDAAllocator {
                      millpond_torch::with_unit(free), " is free. With Millpond: ", why);
   }
 
-  /// The live blocks of a device, in the order of their addresses.
-  static std::vector<Block> live(DeviceIndex device) {
-    std::vector<Block> blocks(1024);
-    for (;;) {
-      const std::size_t n = millpond.blocks_(device, blocks.data(), blocks.size());
-      const bool all = n <= blocks.size();
-      blocks.resize(all ? n : n + n / 4);
-      if (all) break;
-    }
-    std::sort(blocks.begin(), blocks.end(),
-              [](const Block& a, const Block& b) { return a.address < b.address; });
-    return blocks;
-  }
-
   static void* request(std::size_t size, DeviceIndex device, cudaStream_t stream, bool& lacking) {
     return millpond.request_(static_cast<ssize_t>(size), device, stream, &lacking);
-  }
-
-  static millpond_torch::Numbers stats_of(DeviceIndex device) {
-    std::vector<std::uint64_t> values(512);
-    std::size_t count = 0;
-    check(millpond.memory_stats_(device, values.data(), values.size(), &count));
-    millpond_torch::Numbers out;
-    for (std::size_t i = 0; i < count && i < values.size(); ++i) {
-      out.emplace(millpond.memory_stats_name_(i), values[i]);
-    }
-    return out;
-  }
-
-  struct Telling {
-    SnapshotInfo* out;
-    DeviceIndex device;
-    MempoolId_t wanted;  // 0, 0: all of them
-  };
-  static void add(void* user_data, const Segment* s, const SegmentBlock* blocks) {
-    const auto& telling = *static_cast<Telling*>(user_data);
-    const MempoolId_t pool{s->pool_first, s->pool_second};
-    if (s->sleeps || (telling.wanted != MempoolId_t{0, 0} && telling.wanted != pool)) return;
-    SegmentInfo segment;
-    segment.device = telling.device;
-    segment.address = s->address;
-    segment.total_size = s->size_bytes;
-    segment.stream = reinterpret_cast<decltype(segment.stream)>(s->stream);
-    segment.is_large = !s->small;
-    segment.is_expandable = s->mapped;
-    segment.owner_private_pool_id = pool;
-    for (const SegmentBlock* b = blocks; b != blocks + s->blocks; ++b) {
-      BlockInfo block;
-      block.size = b->span_bytes;  // PyTorch's tools add these up to find the next one
-      block.requested_size = b->requested_bytes;
-      block.allocated = b->live;
-      block.active = b->live || b->waiting;
-      if (block.active) {
-        block.context_when_allocated = trace->context_of(reinterpret_cast<void*>(b->address));
-        segment.active_size += b->size_bytes;
-        segment.requested_size += b->requested_bytes;
-      }
-      if (block.allocated) segment.allocated_size += b->size_bytes;
-      segment.blocks.push_back(std::move(block));
-    }
-    telling.out->segments.push_back(std::move(segment));
-  }
-
-  /// What PyTorch's own allocator has for such pools.
-  static void add_others(SnapshotInfo& out, MempoolId_t pool) {
-    CUDAAllocator* const other = others->native();
-    if (other == nullptr) return;
-    SnapshotInfo theirs = millpond_torch::snapshot_of(*other, pool);
-    std::move(theirs.segments.begin(), theirs.segments.end(), std::back_inserter(out.segments));
   }
 
   std::atomic<bool> initialized_{false};
