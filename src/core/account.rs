@@ -169,7 +169,7 @@ impl<'a> Accounts<'a> {
     /// Enters the heaps that have changed since the last time among the active ones, in order.
     fn enter_active(self, ledger: &mut Ledger) {
         let ground = self.ground;
-        ground.shared().changed.take(LEDGER, |i| ground.heap(i).map(Heap::listed), &mut ledger.active);
+        ground.shared().changed.take(LEDGER, |i| ground.heaps().get(i).map(Heap::listed), &mut ledger.active);
         ledger.active.sort_unstable();
     }
 
@@ -178,7 +178,7 @@ impl<'a> Accounts<'a> {
         let ground = self.ground;
         self.enter_active(ledger);
         loop {
-            all.extend(ledger.active.iter().filter_map(|&i| ground.heap(i)).map(|x| ground.look(x)));
+            all.extend(ledger.active.iter().filter_map(|&i| ground.heaps().get(i)).map(|x| ground.look(x)));
             let before = ledger.active.len();
             self.enter_active(ledger);
             if ledger.active.len() == before {
@@ -193,7 +193,7 @@ impl<'a> Accounts<'a> {
         WaitingBlocks::of(self.ground).poll_all();
         let growth = self.ground.growing();
         let mut ledger = self.ground.ledger();
-        let named = pool.map(|p| self.ground.live_pool(p)).transpose()?;
+        let named = pool.map(|p| self.ground.pools().live(p)).transpose()?;
         let (account, gone) = self.take_sums(&mut ledger, None, |ledger| match pool {
             None => (ledger.device, ledger.gone),
             // If nothing has happened since its sums were taken, they are still right.
@@ -259,7 +259,7 @@ impl<'a> Accounts<'a> {
     pub(crate) fn reset_peaks(self, pool: Option<PoolId>) -> Result<()> {
         let mut growth = self.ground.growing();
         let mut ledger = self.ground.ledger();
-        pool.map(|p| self.ground.live_pool(p)).transpose()?;
+        pool.map(|p| self.ground.pools().live(p)).transpose()?;
         self.take_sums(&mut ledger, None, |ledger| {
             let account = match pool {
                 None => Some(&mut ledger.device),

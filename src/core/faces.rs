@@ -48,7 +48,7 @@ impl FastPathCalls<'_> {
     pub(crate) fn close(self, pool: Option<&Pool>) {
         match pool {
             Some(pool) => self.ground.close_fast_paths(pool),
-            None => self.ground.all_heaps().for_each(Heap::close_fast_path),
+            None => self.ground.heaps().all().for_each(Heap::close_fast_path),
         }
     }
 }
@@ -67,7 +67,7 @@ impl<'a> SpecialCalls<'a> {
     /// As [`Pond::alloc`](super::Pond::alloc), at an address that is a multiple of `align` bytes, a power of two up to a
     /// granule; but a block that is a segment of its own is where the device has put it.
     pub fn alloc_aligned(self, pool: PoolId, stream: u64, bytes: u64, align: u64) -> Result<u64> {
-        let pool = PoolRef { place: self.ground.live_pool(pool)?, id: pool };
+        let pool = PoolRef { place: self.ground.pools().live(pool)?, id: pool };
         self.ground.alloc_aligned(pool, stream, bytes, align)
     }
 
@@ -86,7 +86,7 @@ impl<'a> SpecialCalls<'a> {
     /// more are.
     pub fn trim_to(self, pool: Option<PoolId>, keep: u64) -> Result<()> {
         if let Some(p) = pool {
-            self.ground.live_pool(p)?;
+            self.ground.pools().live(p)?;
         }
         Trim::of(self.ground).down_to(pool.map(|p| p.0), keep).map(drop)
     }

@@ -166,7 +166,7 @@ impl Ground {
         let maps = &self.maps;
         let record = maps.record_of(offset);
         let g = record.now();
-        let Some(heap) = self.heap(g.heap()) else { return Freed::Missed(None) };
+        let Some(heap) = self.heaps().get(g.heap()) else { return Freed::Missed(None) };
         if stream.is_some_and(|s| s != heap.stream()) {
             return Freed::Missed(None);
         }
@@ -197,7 +197,7 @@ impl Ground {
         let record = maps.record_of(offset);
         let g = record.now();
         let unordered = |x: &&Heap| x.stream() == UNORDERED;
-        let Some(heap) = self.heap(g.heap()).filter(unordered) else { return false };
+        let Some(heap) = self.heaps().get(g.heap()).filter(unordered) else { return false };
         // Asked before the lock: the device is called with nothing locked. All work of before the free is done then.
         if !self.order.is_idle() {
             return false;

@@ -45,7 +45,7 @@ impl Pond {
 
     /// A block of at least `bytes` (not 0) for work on `stream`; its offset.
     pub fn alloc(&self, pool: PoolId, stream: u64, bytes: u64) -> Result<u64> {
-        let pool = PoolRef { place: self.ground.live_pool(pool)?, id: pool };
+        let pool = PoolRef { place: self.ground.pools().live(pool)?, id: pool };
         self.ground.alloc_from(pool, stream, bytes, None, || Ok(()))
     }
 
@@ -78,7 +78,7 @@ impl Pond {
     pub fn count_out_of_memory(&self, pool: PoolId, stream: Option<u64>) {
         let served = stream.and_then(|s| self.ground.order.route(s)).unwrap_or(pool);
         self.ground.refusals.count_failed();
-        if let Some(p) = self.ground.pool(served) {
+        if let Some(p) = self.ground.pools().get(served) {
             p.refusals.count_failed();
         }
     }
@@ -140,12 +140,12 @@ impl Pond {
 
     /// The pool of that id, if it lives.
     pub(crate) fn pool(&self, id: PoolId) -> Option<&'static Pool> {
-        self.ground.pool(id)
+        self.ground.pools().get(id)
     }
 
     /// Fails unless the pool and the stream exist.
     pub fn check_names(&self, pool: PoolId, stream: Option<u64>) -> Result<()> {
-        self.ground.live_pool(pool)?;
+        self.ground.pools().live(pool)?;
         stream.map_or(Ok(()), |s| self.ground.order.check_own(s))
     }
 
@@ -216,7 +216,7 @@ impl Pond {
 
     /// Sets a pool's limit of reserved bytes; 0: none.
     pub fn pool_set_limit(&self, pool: PoolId, bytes: u64) -> Result<()> {
-        self.ground.live_pool(pool)?.set_limit(bytes);
+        self.ground.pools().live(pool)?.set_limit(bytes);
         Ok(())
     }
 

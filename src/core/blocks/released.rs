@@ -47,7 +47,7 @@ impl<'a> ReleasedPools<'a> {
             Some(more) => more.append(waits), // this has a pin already
             None if !waits.is_over() => {
                 *released = Some(waits);
-                self.ground.released_pools().fetch_add(1, Relaxed);
+                self.ground.pools().released().fetch_add(1, Relaxed);
                 return;
             }
             None => {
@@ -63,7 +63,7 @@ impl<'a> ReleasedPools<'a> {
         p.forget_heaps(streams);
         let PoolStreams { heaps, detached, .. } = streams;
         for (stream, index) in heaps.drain() {
-            match self.ground.heap(index) {
+            match self.ground.heaps().get(index) {
                 Some(heap) if stream == UNORDERED => heap.close_fast_path(),
                 Some(heap) => self.ground.lock(heap).go_by(RETIRED),
                 None => {}
@@ -75,7 +75,7 @@ impl<'a> ReleasedPools<'a> {
     /// Makes them serve their streams again, except those whose stream has ended or has another heap.
     fn attach(self, streams: &mut PoolStreams) {
         for index in std::mem::take(&mut streams.detached) {
-            let Some(heap) = self.ground.heap(index) else { continue };
+            let Some(heap) = self.ground.heaps().get(index) else { continue };
             let mut h = self.ground.lock(heap);
             let whose = match &h.stream {
                 Some(s) if s.end().is_none() => Some(s.id),
@@ -96,18 +96,18 @@ impl<'a> ReleasedPools<'a> {
     fn take(self, p: &Pool) -> Option<Waits> {
         let waits = p.released().take();
         if waits.is_some() {
-            self.ground.released_pools().fetch_sub(1, Relaxed);
+            self.ground.pools().released().fetch_sub(1, Relaxed);
         }
         waits
     }
 
     /// Checks whether pools are ordinary ones again. Returns whether any has become so. Waits for nothing.
     pub(crate) fn poll(self) -> bool {
-        if self.ground.released_pools().load(Relaxed) == 0 {
+        if self.ground.pools().released().load(Relaxed) == 0 {
             return false;
         }
         let mut any = false;
-        for p in self.ground.all_pools() {
+        for p in self.ground.pools().all() {
             if let Some(mut waits) = self.take(p) {
                 any |= self.ground.order.settle(&mut waits);
                 self.enter_again(p, waits);
@@ -119,7 +119,7 @@ impl<'a> ReleasedPools<'a> {
     /// Waits on the host until any pool is an ordinary one again. `false`: there is none, or none can be waited for.
     pub(crate) fn wait_for_any(self) -> bool {
         let is_set_aside = |p: &&Pool| p.is_pinned() && p.captures() == 0 && !p.sleeps();
-        self.ground.all_pools().filter(is_set_aside).any(|p| {
+        self.ground.pools().all().filter(is_set_aside).any(|p| {
             let mut round = 0;
             while is_set_aside(&p) {
                 if let Some(waits) = self.take(p) {
@@ -158,8 +158,8 @@ impl<'a> ReleasedPools<'a> {
 
     /// Waits on the host until all heaps of the pool that a replay may still use serve their streams again.
     pub(crate) fn wait_for_replays(self, pool: PoolId) -> Result<()> {
-        let p = self.ground.live_pool(pool)?;
-        while !p.streams().detached.is_empty() && self.ground.pool(pool).is_some() {
+        let p = self.ground.pools().live(pool)?;
+        while !p.streams().detached.is_empty() && self.ground.pools().get(pool).is_some() {
             match self.take(p) {
                 Some(waits) => self.wait_out(p, waits)?,
                 None => std::thread::yield_now(), // another thread is checking it

@@ -26,7 +26,7 @@ pub(crate) fn tune(ground: &Ground, t: Tuning) {
     let largest = ground.config.max_alloc.min(LARGEST).min(whole).min(t.untouched());
     ground.maps.shape.set_largest(largest);
     // A heap that is made meanwhile has it from there.
-    for heap in ground.all_heaps() {
+    for heap in ground.heaps().all() {
         ground.look(heap).served = ground.maps.shape.served();
     }
     if t.max_split == 0 {
@@ -37,7 +37,7 @@ pub(crate) fn tune(ground: &Ground, t: Tuning) {
 /// Merges the whole blocks of all heaps, so that they may be split. Returns whether there were any.
 pub(crate) fn give_up_whole(ground: &Ground) -> bool {
     let mut any = false;
-    for heap in ground.all_heaps() {
+    for heap in ground.heaps().all() {
         any |= ground.lock(heap).give_up_whole();
     }
     any

@@ -138,7 +138,7 @@ impl<'a> WaitingBlocks<'a> {
         let part = Extent::new(d.off(), d.units());
         let (segment, transit) = {
             let mut g = ground.growing();
-            if ground.is_pinned(heap) {
+            if ground.pools().is_pinned(heap) {
                 let mut h = ground.lock(heap);
                 h.waiting.finish(w.ticket);
                 self.make_reusable(&mut h, w);
@@ -234,7 +234,7 @@ impl<'a> WaitingBlocks<'a> {
     /// The heaps in which freed blocks wait.
     fn heaps(self) -> Vec<&'static Heap> {
         let all = self.ground.waiting_heaps();
-        all.iter().filter_map(|&i| self.ground.heap(i)).collect()
+        all.iter().filter_map(|&i| self.ground.heaps().get(i)).collect()
     }
 
     /// Polls every heap, and the pools whose captures were released. Returns whether anything became reusable.
@@ -315,7 +315,7 @@ impl<'a> WaitingBlocks<'a> {
 
     /// Forgets everything that is waited for: the device ends, and nobody will free the blocks that are still live.
     pub(crate) fn forget_all(self) {
-        for heap in self.ground.all_heaps() {
+        for heap in self.ground.heaps().all() {
             let mut h = self.ground.lock(heap);
             let (uses, exports) = (std::mem::take(&mut h.uses), std::mem::take(&mut h.exports));
             let waiting = std::mem::take(&mut h.waiting);
@@ -324,7 +324,7 @@ impl<'a> WaitingBlocks<'a> {
             let uses: Vec<Use> = uses.into_values().flatten().collect();
             drop((uses, exports, waiting));
         }
-        for pool in self.ground.all_pools() {
+        for pool in self.ground.pools().all() {
             pool.forget_released();
         }
     }

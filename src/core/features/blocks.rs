@@ -15,7 +15,7 @@ pub(crate) fn to_be_freed(ground: &Ground, offset: u64, stream: Option<u64>) -> 
     if state & kind::MASK != kind::LIVE {
         return None;
     }
-    let heap = ground.heap(f.heap)?;
+    let heap = ground.heaps().get(f.heap)?;
     let at_once = state & (USES | DIRECT) == 0 && stream.is_none_or(|s| s == heap.stream());
     Some(Freeing { at_once, ..Blocks::of(ground).freeing(heap, f.id) })
 }
@@ -27,7 +27,7 @@ pub(crate) fn block_at(ground: &Ground, offset: u64) -> Result<BlockInfo> {
     let Some(f) = at.or_else(|| ground.maps.find_holding(offset).filter(live)) else {
         fail!(Code::UnknownPointer, "no live block holds this address");
     };
-    let Some(heap) = ground.heap(f.heap) else {
+    let Some(heap) = ground.heaps().get(f.heap) else {
         return Err(Error::new(Code::Internal, "a block without a heap"));
     };
     Ok(BlockInfo {

@@ -43,7 +43,7 @@ impl<'a> CaptureCalls<'a> {
         let id = {
             // Under this lock: no other thread takes memory out of the pool having found it unpinned before.
             let g = self.ground.growing();
-            let p = self.ground.live_pool(pool)?;
+            let p = self.ground.pools().live(pool)?;
             p.check_awake()?;
             self.ground.order.capture(stream, pool)?;
             p.keep(&g);
@@ -59,7 +59,7 @@ impl<'a> CaptureCalls<'a> {
             fail!(Code::InvalidArgument, "the default pool cannot be kept");
         }
         let g = self.ground.growing();
-        let p = self.ground.live_pool(pool)?;
+        let p = self.ground.pools().live(pool)?;
         p.check_awake()?;
         p.keep(&g);
         Ok(self.ground.captures().add(pool, None))
@@ -90,7 +90,7 @@ impl<'a> CaptureCalls<'a> {
         if ground.backing.is_default(stream) {
             fail!(Code::InvalidArgument, "the default stream cannot be captured");
         }
-        ground.live_pool(pool)?;
+        ground.pools().live(pool)?;
         ground.order.check_own(stream)?;
         if !ground.backing.ordered_by(stream) {
             fail!(
@@ -114,7 +114,7 @@ impl<'a> CaptureCalls<'a> {
     fn route_requests(self, stream: u64) {
         let ground = self.ground;
         ground.order.wait_for_marks(stream);
-        ground.all_pools().for_each(|p| ground.evict(p, stream));
+        ground.pools().all().for_each(|p| ground.evict(p, stream));
         // A device that cannot be waited for during captures asks these streams before it is.
         ground.backing.watch(stream, true);
     }
@@ -132,7 +132,7 @@ impl<'a> CaptureCalls<'a> {
         streams.iter().for_each(|&s| self.ground.order.end_capture(s));
         streams.iter().for_each(|&s| self.ground.backing.watch(s, false));
         for &s in &streams {
-            self.ground.all_pools().for_each(|p| self.ground.evict(p, s));
+            self.ground.pools().all().for_each(|p| self.ground.evict(p, s));
         }
         // Blocks may have waited for this.
         WaitingBlocks::of(self.ground).poll_all();
@@ -163,7 +163,7 @@ impl<'a> CaptureCalls<'a> {
             if ground.captures().alive.remove(&capture).is_none() {
                 fail!(Code::InvalidArgument, "the capture was released meanwhile");
             }
-            let Some(p) = ground.pool(pool) else { return Ok(()) };
+            let Some(p) = ground.pools().get(pool) else { return Ok(()) };
             if !p.end_keep(&g) {
                 return Ok(());
             }
@@ -186,11 +186,11 @@ impl<'a> CaptureCalls<'a> {
     pub(super) fn forget_all(self) {
         let alive = std::mem::take(&mut self.ground.captures().alive);
         for c in alive.into_values() {
-            if let Some(p) = self.ground.pool(c.pool) {
+            if let Some(p) = self.ground.pools().get(c.pool) {
                 p.forget_captures();
             }
         }
-        for p in self.ground.all_pools() {
+        for p in self.ground.pools().all() {
             p.forget_pins();
         }
     }

@@ -29,7 +29,7 @@ impl<'a> CheckpointCalls<'a> {
     /// Records which blocks of the pool are live now.
     pub fn make(self, pool: PoolId) -> Result<CheckpointId> {
         let g = self.ground.growing();
-        self.ground.live_pool(pool)?;
+        self.ground.pools().live(pool)?;
         let heaps = PoolHeaps::lock(self.ground, pool);
         let blocks = heaps.live_blocks(&g);
         let stream = |b: &Block| {
@@ -71,7 +71,7 @@ impl<'a> CheckpointCalls<'a> {
         let Some(want) = self.ground.checkpoints().all.get(&checkpoint).cloned() else {
             fail!(Code::InvalidArgument, "no such checkpoint, or it was destroyed");
         };
-        if want.pool != pool || self.ground.pool(pool).is_none() {
+        if want.pool != pool || self.ground.pools().get(pool).is_none() {
             fail!(Code::InvalidArgument, "the checkpoint is one of another pool");
         }
         Restore::of(self.ground, &want).run(place, notify)

@@ -11,8 +11,8 @@ use crate::base::error::Result;
 
 /// Gives everything back to the device, including live blocks. The device is idle, and nobody uses the pond.
 pub(crate) fn close(ground: &Ground) -> Result<()> {
-    ground.all_pools().for_each(|p| ground.evict_all(p));
-    ground.all_heaps().for_each(Heap::close_fast_path);
+    ground.pools().all().for_each(|p| ground.evict_all(p));
+    ground.heaps().all().for_each(Heap::close_fast_path);
     CaptureCalls::of(ground).forget_all();
     ground.order.close();
     let _ = Trim::of(ground).all(None);

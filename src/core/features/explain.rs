@@ -47,13 +47,13 @@ impl<'a> Explain<'a> {
             stream,
             requested: bytes,
             rounded: charged,
-            pool_limit: ground.pool(pool).map_or(0, |p| p.limit()),
+            pool_limit: ground.pools().get(pool).map_or(0, |p| p.limit()),
             device_limit: ground.limit(),
             device_most: ground.config.max_alloc,
             maps: ground.config.mapping,
             max_split: ground.tuned.max_split(),
             no_scatter: ground.config.mapping && ground.tuned.in_one_piece(),
-            contiguous: ground.is_contiguous(pool.0),
+            contiguous: ground.pools().is_contiguous(pool.0),
             pooled: true,
             captured: stream.is_some_and(|s| ground.order.is_captured(s)),
             ..OomReport::default()
@@ -77,7 +77,7 @@ impl<'a> Explain<'a> {
             let mut explaining = ground.explaining();
             *explaining = Explaining { locked: recycled(locked), shares };
             // A heap that came meanwhile has made its room in the lists that are replaced here.
-            explaining.make_room(ground.heap_count() as usize);
+            explaining.make_room(ground.heaps().count() as usize);
             drop(explaining);
             waits
         };
@@ -95,7 +95,7 @@ impl<'a> Explain<'a> {
                 continue;
             }
             let [live, _, blocks] = h.counters.current()[ALL].map(|n| n.max(0) as u64);
-            let sleeps = self.ground.sleeps(PoolId(pool));
+            let sleeps = self.ground.pools().sleeps(PoolId(pool));
             let waiting = h.counters.waiting()[ALL][0].max(0) as u64;
             let room = h.free_room(MOST_FREE);
             if !room.complete {
@@ -104,7 +104,7 @@ impl<'a> Explain<'a> {
             // What lies apart helps where it can be put together.
             let whole = if self.ground.config.mapping { room.granules * GRANULE } else { 0 };
             let together = if h.contiguous || r.no_scatter { 0 } else { whole };
-            let stays = pool != r.pool.0 && (r.contiguous || self.ground.is_pinned(h.heap));
+            let stays = pool != r.pool.0 && (r.contiguous || self.ground.pools().is_pinned(h.heap));
             shares.push(Share {
                 heap: h.heap.index,
                 pool,

@@ -55,7 +55,7 @@ impl<'a> ExportCalls<'a> {
         if !h.still_live(f.id, offset) {
             fail!(Code::UnknownPointer, "the block was freed meanwhile");
         }
-        if ground.pool(PoolId(heap.pool())).is_some_and(Pool::sleeps) {
+        if ground.pools().get(PoolId(heap.pool())).is_some_and(Pool::sleeps) {
             fail!(Code::NotPermitted, "the pool of the block sleeps");
         }
         let (bytes, skip) = (f.desc.requested(), offset & (GRANULE - 1));

@@ -79,7 +79,7 @@ impl Free {
         let blocks = Blocks::of(ground);
         let mut round = 0;
         loop {
-            let Some((f, heap)) = found.and_then(|f| Some((f, ground.heap(f.heap)?))) else {
+            let Some((f, heap)) = found.and_then(|f| Some((f, ground.heaps().get(f.heap)?))) else {
                 return not_live(ground, offset, found);
             };
             let unordered = heap.stream() == UNORDERED;

@@ -33,7 +33,7 @@ impl<'a> HeapOf<'a> {
             // The capture's pool serves all requests of a captured stream. The named pool does not cache the heap, so
             // that each request comes here.
             let served = ground.order.route(stream).unwrap_or(pool);
-            let p = ground.live_pool(served)?;
+            let p = ground.pools().live(served)?;
             let may_adopt = !tried && self.may_adopt(p);
             let mut streams = p.streams();
             if p.id() != served.0 {
@@ -70,7 +70,7 @@ impl<'a> HeapOf<'a> {
                     }
                 }
             };
-            let Some(heap) = ground.heap(index) else {
+            let Some(heap) = ground.heaps().get(index) else {
                 return Err(Error::new(Code::Internal, "a heap is missing"));
             };
             p.remember(&streams, stream, heap);
@@ -92,10 +92,11 @@ impl<'a> HeapOf<'a> {
         let ground = self.ground;
         let unordered = self.stream == UNORDERED;
         let has_ended = |x| ground.look(x).stream.as_ref().is_none_or(|s| s.end().is_some());
-        let fits =
-            |&i: &u32| ground.heap(i).is_some_and(|x| (x.stream() == UNORDERED) == unordered && has_ended(x));
+        let fits = |&i: &u32| {
+            ground.heaps().get(i).is_some_and(|x| (x.stream() == UNORDERED) == unordered && has_ended(x))
+        };
         let at = streams.orphans.iter().rposition(fits)?;
-        ground.heap(streams.orphans.swap_remove(at))
+        ground.heaps().get(streams.orphans.swap_remove(at))
     }
 
     /// Gives the stream the heap of one that has ended, with all its free memory; the new stream waits on the device for

@@ -31,7 +31,7 @@ pub(crate) struct PoolEnd<'a> {
 impl<'a> PoolEnd<'a> {
     /// Fails unless the pool lives.
     pub(crate) fn of(ground: &'a Ground, id: PoolId) -> Result<PoolEnd<'a>> {
-        Ok(PoolEnd { ground, place: ground.live_pool(id)?, id })
+        Ok(PoolEnd { ground, place: ground.pools().live(id)?, id })
     }
 
     /// Ends the pool and gives its memory back. `Busy` while it has live blocks; the default pool cannot be destroyed.
@@ -99,7 +99,7 @@ impl<'a> PoolEnd<'a> {
         loop {
             ground.heaps_of(id.0).into_iter().for_each(|x| _ = waiting.poll(x));
             released.poll();
-            let p = ground.live_pool(id)?;
+            let p = ground.pools().live(id)?;
             if !waiting.has_any(id.0) && !p.is_pinned() {
                 return Ok(());
             }
@@ -121,7 +121,7 @@ impl<'a> PoolEnd<'a> {
     /// made.
     fn retire(self, g: &mut Growing<'_>, streams: &mut PoolStreams, before: u128) -> Result<bool> {
         let PoolEnd { ground, place: p, id } = self;
-        let mut heaps: Vec<_> = streams.all().iter().filter_map(|&i| ground.heap(i)).collect();
+        let mut heaps: Vec<_> = streams.all().iter().filter_map(|&i| ground.heaps().get(i)).collect();
         sort::by_key(&mut heaps, |x| x.index);
         let needs_commons = heaps.iter().any(|x| ground.look(x).granules > 0);
         let commons = if needs_commons { Some(ground.commons()?) } else { None };

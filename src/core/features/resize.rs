@@ -33,10 +33,10 @@ pub(crate) fn resize(ground: &Ground, offset: u64, bytes: u64) -> Result<()> {
     let mut round = 0;
     loop {
         let found = ground.maps.find(offset);
-        let Some((f, heap)) = found.and_then(|f| Some((f, ground.heap(f.heap)?))) else {
+        let Some((f, heap)) = found.and_then(|f| Some((f, ground.heaps().get(f.heap)?))) else {
             return not_live(ground, offset, found);
         };
-        if ground.pool(PoolId(heap.pool())).is_some_and(Pool::sleeps) {
+        if ground.pools().get(PoolId(heap.pool())).is_some_and(Pool::sleeps) {
             fail!(Code::NotPermitted, "the pool of the block sleeps");
         }
         let recorded = heap.stream() != UNORDERED && ground.order.records_later(heap.stream());
@@ -107,7 +107,7 @@ impl Resizing<'_> {
         if need > has {
             let more = || large_units(need - has);
             // A graph may use what is free in a pool that is kept for it, whenever it is replayed.
-            if !moves || need > ground.config.max_alloc || ground.is_pinned(h.heap) {
+            if !moves || need > ground.config.max_alloc || ground.pools().is_pinned(h.heap) {
                 return no_room(has, need);
             }
             // What waits unmerged may be what lies there.

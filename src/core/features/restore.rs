@@ -146,7 +146,7 @@ impl<'a> Restore<'a> {
         let (ground, pool) = (self.ground, self.want.pool);
         let blocks = Blocks::of(ground);
         let g = ground.growing().wait_for_transits_of(pool.0);
-        ground.live_pool(pool)?.check_awake()?;
+        ground.pools().live(pool)?.check_awake()?;
         self.check_streams(&g)?;
         let mut heaps = PoolHeaps::lock(ground, pool);
         if heaps.values().any(|h| !h.waiting.is_empty()) {
@@ -203,7 +203,7 @@ impl<'a> Restore<'a> {
         for (&heap, &RecordedStream { serial, id }) in &self.want.streams {
             // A detached heap serves no stream, but may belong to a live one (`blocks/released.rs`).
             let lives = |s: &Arc<Stream>| s.serial == serial && s.end().is_none();
-            let heap = self.ground.heap(heap).filter(|x| x.pool() == self.want.pool.0);
+            let heap = self.ground.heaps().get(heap).filter(|x| x.pool() == self.want.pool.0);
             let same = heap.is_some_and(|x| {
                 let h = self.ground.look(x);
                 h.stream.as_ref().map_or(serial == 0 && x.stream() == UNORDERED, lives)
@@ -238,7 +238,7 @@ impl<'a> Restore<'a> {
             for granule in b.granules() {
                 let owner = ground.maps.granule(granule);
                 let ours = (use_of::SMALL..=use_of::LARGE).contains(&owner.use_());
-                if !ours || ground.heap(owner.heap()).is_none_or(|x| x.pool() != want.pool.0) {
+                if !ours || ground.heaps().get(owner.heap()).is_none_or(|x| x.pool() != want.pool.0) {
                     return impossible("memory of it has left the pool");
                 }
                 if owner.heap() != b.heap {
@@ -301,7 +301,7 @@ impl<'a> Restore<'a> {
         ready.streams.extend(missing.streams.iter().map(|s| s.serial));
         ready.device |= missing.device;
         for pair in missing.orders {
-            let (Some(from), Some(to)) = (ground.heap(pair.from), ground.heap(pair.to)) else {
+            let (Some(from), Some(to)) = (ground.heaps().get(pair.from), ground.heaps().get(pair.to)) else {
                 return Err(Error::new(Code::Internal, "a heap is missing"));
             };
             let giver = Giver { id: from.stream(), stream: ground.look(from).stream.clone() };

@@ -59,7 +59,7 @@ impl<'a> SleepCalls<'a> {
         if !ground.config.mapping {
             fail!(Code::Unsupported, "the device cannot take memory away from under addresses");
         }
-        let p = ground.live_pool(pool)?;
+        let p = ground.pools().live(pool)?;
         if p.sleeps() {
             fail!(Code::NotPermitted, "the pool sleeps already");
         }
@@ -68,7 +68,7 @@ impl<'a> SleepCalls<'a> {
         ExportCalls::of(ground).check_all(pool)?;
         {
             let g = ground.growing();
-            ground.live_pool(pool)?;
+            ground.pools().live(pool)?;
             p.start_to_move(&g, Sleep::Awake)?;
             drop(g.wait_for_transits_of(pool.0));
         }
@@ -169,13 +169,13 @@ impl<'a> SleepCalls<'a> {
         let ground = self.ground;
         ground.check_reentry()?;
         ground.order.check_wait()?;
-        let p = ground.live_pool(pool)?;
+        let p = ground.pools().live(pool)?;
         if ground.order.any_captured() {
             fail!(Code::Busy, "a stream of the device is being captured");
         }
         let sleeping = {
             let g = ground.growing();
-            ground.live_pool(pool)?;
+            ground.pools().live(pool)?;
             p.start_to_move(&g, Sleep::Sleeping)?;
             ground.sleeping().remove(&pool.0).unwrap_or_default()
         };
@@ -217,7 +217,7 @@ impl<'a> SleepCalls<'a> {
 
     /// Whether the pool sleeps.
     pub fn is_on(self, pool: PoolId) -> bool {
-        self.ground.sleeps(pool)
+        self.ground.pools().sleeps(pool)
     }
 
     /// Frees the granule numbers and addresses of a sleeping pool without blocks, which is about to end. Returns whether
@@ -240,7 +240,7 @@ impl<'a> SleepCalls<'a> {
     pub(super) fn sleep_on(self, p: &Pool, pool: PoolId) {
         {
             let g = self.ground.growing();
-            if self.ground.pool(pool).is_none() || p.start_to_move(&g, Sleep::Awake).is_err() {
+            if self.ground.pools().get(pool).is_none() || p.start_to_move(&g, Sleep::Awake).is_err() {
                 return;
             }
         }

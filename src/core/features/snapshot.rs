@@ -41,7 +41,7 @@ impl<'a> Snapshot<'a> {
         let mut ledger = ground.ledger();
         let collected = accounts.with_everything(&mut ledger, |ledger, locked| {
             let mut owners = Vec::<Owner>::new(); // by number
-            for h in ground.all_heaps() {
+            for h in ground.heaps().all() {
                 owners.resize(h.index as usize, Owner::default());
                 owners.push(owner(ground, h));
             }
@@ -71,9 +71,9 @@ impl<'a> Snapshot<'a> {
                     }
                 },
             );
-            let named = ground.all_pools().filter_map(|p| {
+            let named = ground.pools().all().filter_map(|p| {
                 let id = PoolId(p.id());
-                let p = ground.pool(id)?;
+                let p = ground.pools().get(id)?;
                 let account = ledger.pools.get(&id.0).copied().unwrap_or_default();
                 Some((id, accounts.stats_of(Some(p), &account, &Grid::default(), growth.account.of(id.0))))
             });

@@ -37,12 +37,12 @@ type Places = Vec<Option<usize>>;
 /// The free memory of each heap, but of pools that sleep; with `idle` the granules that could go back are listed.
 pub(super) fn heap_spaces(ground: &Ground, idle: bool) -> Result<Vec<HeapSpace>> {
     let mut all = Vec::new();
-    for heap in ground.all_heaps() {
+    for heap in ground.heaps().all() {
         let pool = heap.pool();
-        if pool == NO_POOL || ground.sleeps(PoolId(pool)) {
+        if pool == NO_POOL || ground.pools().sleeps(PoolId(pool)) {
             continue;
         }
-        let pinned = ground.is_pinned(heap);
+        let pinned = ground.pools().is_pinned(heap);
         let mut h = ground.look(heap);
         Blocks::of(ground).drain(&mut h);
         let mut space = h.fine_space();

@@ -61,7 +61,7 @@ impl<'a> StatisticsCalls<'a> {
 
     /// All live pools, by number.
     pub fn pools(self) -> Vec<PoolId> {
-        self.ground.live_pools()
+        self.ground.pools().ids()
     }
 
     /// The number of live blocks of the device. Does not query the device.
@@ -82,7 +82,7 @@ impl<'a> StatisticsCalls<'a> {
         WaitingBlocks::of(ground).poll_all();
         let g = ground.growing();
         let mut ledger = ground.ledger();
-        let named = pool.map(|p| ground.live_pool(p)).transpose()?;
+        let named = pool.map(|p| ground.pools().live(p)).transpose()?;
         let number = pool.map(|p| p.0);
         let by_class = &ground.maps.reserved;
         let (account, gone, [small, large], oversize) =
@@ -126,16 +126,16 @@ impl<'a> StatisticsCalls<'a> {
     pub fn streams(self, pool: Option<PoolId>) -> Result<Vec<StreamStats>> {
         let ground = self.ground;
         WaitingBlocks::of(ground).poll_all();
-        pool.map(|p| ground.live_pool(p)).transpose()?;
+        pool.map(|p| ground.pools().live(p)).transpose()?;
         let wanted = |of: u32| pool.is_none_or(|p| p.0 == of);
         let mut all: BTreeMap<Option<u64>, StreamStats> = BTreeMap::new();
         for h in heap_spaces(ground, false)?.into_iter().filter(|h| wanted(h.pool)) {
-            let Some(heap) = ground.heap(h.heap) else { continue };
+            let Some(heap) = ground.heaps().get(h.heap) else { continue };
             let s = all.entry(owner(ground, heap).stream).or_default();
             s.free_blocks += h.space.small_pieces + h.space.pieces;
             s.free_bytes += h.space.free();
         }
-        let mut counted = Vec::with_capacity(ground.heap_count() as usize + 8);
+        let mut counted = Vec::with_capacity(ground.heaps().count() as usize + 8);
         {
             // No heap goes to another pool while the ledger is locked.
             let _ledger = ground.ledger();
@@ -165,7 +165,7 @@ impl<'a> StatisticsCalls<'a> {
     fn set_space(self, m: &mut MemoryStats, pool: Option<PoolId>, device_free: u64) -> Result<()> {
         let ground = self.ground;
         // A block that may not be scattered needs its granules side by side.
-        let contiguous = ground.config.mapping && pool.is_some_and(|p| ground.is_contiguous(p.0));
+        let contiguous = ground.config.mapping && pool.is_some_and(|p| ground.pools().is_contiguous(p.0));
         let one_piece = ground.config.mapping && (contiguous || ground.tuned.in_one_piece());
         let s = self.spaces(pool, one_piece)?;
         let (g, own) = (&ground.growing(), s.own);

@@ -114,10 +114,10 @@ impl<'a> Uses<'a> {
     pub(crate) fn stream_ended(self, ending: Ending) {
         let ground = self.ground;
         let stream = ending.stream.clone();
-        for pool in ground.all_pools() {
+        for pool in ground.pools().all() {
             let mut streams = pool.streams();
             let Some(&index) = streams.heaps.get(&stream.id) else { continue };
-            let Some(heap) = ground.heap(index) else { continue };
+            let Some(heap) = ground.heaps().get(index) else { continue };
             let mut h = ground.lock(heap);
             if !h.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, &stream)) {
                 continue; // it serves another stream with that id

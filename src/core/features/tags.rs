@@ -28,7 +28,7 @@ impl<'a> TagCalls<'a> {
     /// The sums of each tag that was ever given.
     pub fn stats(self) -> Vec<(u16, TagStats)> {
         WaitingBlocks::of(self.ground).poll_all();
-        for heap in self.ground.all_heaps() {
+        for heap in self.ground.heaps().all() {
             Blocks::of(self.ground).drain(&mut self.ground.look(heap));
         }
         self.ground.tags().lock().all()

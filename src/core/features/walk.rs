@@ -110,7 +110,7 @@ impl<'a> Walk<'a> {
         let pieces: Vec<Piece>;
         {
             let g = ground.growing();
-            pool.map(|p| ground.live_pool(p)).transpose()?;
+            pool.map(|p| ground.pools().live(p)).transpose()?;
             let mut locked = Vec::new();
             ground.lock_all(&mut locked);
             locked.iter_mut().for_each(|h| Blocks::of(ground).drain(h));
@@ -176,11 +176,11 @@ impl<'a> Walk<'a> {
 
 /// The owner of a heap's memory.
 pub(super) fn owner(ground: &Ground, heap: &Heap) -> Owner {
-    let pool = Some(PoolId(heap.pool())).filter(|&p| ground.pool(p).is_some());
+    let pool = Some(PoolId(heap.pool())).filter(|&p| ground.pools().get(p).is_some());
     Owner {
         stream: Some(heap.stream()).filter(|&s| s != UNORDERED && s != RETIRED),
         pool,
-        sleeps: pool.is_some_and(|p| ground.sleeps(p)),
+        sleeps: pool.is_some_and(|p| ground.pools().sleeps(p)),
     }
 }
 

@@ -8,7 +8,7 @@ impl Ground {
     /// Checks every heap's invariants. Nothing else may run meanwhile.
     pub(crate) fn check(&self) {
         let used = self.growing().room.occupied(self.memory_granules).last().map_or(0, |run| run.end());
-        for heap in self.all_heaps() {
+        for heap in self.heaps.all() {
             self.look(heap).check(used);
         }
         if self.config.source() == Source::OwnSegments {
@@ -20,7 +20,7 @@ impl Ground {
     fn check_stuck(&self) {
         let parts: Vec<_> = self.growing().segments.iter().map(|s| s.part).collect();
         let (mut free, mut stuck) = (Vec::new(), 0);
-        for heap in self.all_heaps() {
+        for heap in self.heaps.all() {
             let h = self.look(heap);
             h.free_list(&mut free);
             let (whole, cut): (Vec<_>, Vec<_>) =

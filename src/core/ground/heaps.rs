@@ -1,59 +1,49 @@
-//! The heaps of a pond: found by number or pool, locked, and made. A heap is never removed; one whose pool has ended
-//! serves another pool later.
+//! The heaps of a pond: found by number ([`HeapTable`]) or pool, locked, and made. A heap is never removed; one whose pool
+//! has ended serves another pool later.
 
 use super::super::desc::{Found, USES, kind};
 use super::super::heap::{Heap, LockedHeap, OwnedHeap};
 use super::super::state::growth::segments::Segment;
 use super::super::types::{COMMONS, PoolId, UNORDERED};
+use super::heap_table::{HeapTable, MOST_HEAPS};
 use super::{Ground, Pool};
 use crate::base::error::{Code, Result};
-use crate::base::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use crate::fail;
 
 impl Ground {
-    /// The heap of that number.
+    /// The heaps.
     #[inline(always)]
-    pub(crate) fn heap(&self, index: u32) -> Option<&'static Heap> {
-        self.heaps.get(index as usize)
-    }
-
-    /// How many heaps there are.
-    pub(crate) fn heap_count(&self) -> u32 {
-        self.heap_count.load(Acquire)
-    }
-
-    /// All heaps, in the order of their numbers.
-    pub(crate) fn all_heaps(&self) -> impl Iterator<Item = &'static Heap> {
-        (0..self.heap_count()).filter_map(|i| self.heap(i))
+    pub(crate) fn heaps(&self) -> &HeapTable {
+        &self.heaps
     }
 
     /// The heaps of a pool, in the order of their numbers. No heap is locked.
     pub(crate) fn heaps_of(&self, pool: u32) -> Vec<&'static Heap> {
-        let Some(p) = self.pool(PoolId(pool)) else { return Vec::new() };
+        let Some(p) = self.pools.get(PoolId(pool)) else { return Vec::new() };
         let mut all = p.streams().all();
         all.sort_unstable();
-        all.into_iter().filter_map(|i| self.heap(i)).filter(|x| x.pool() == pool).collect()
+        all.into_iter().filter_map(|i| self.heaps.get(i)).filter(|x| x.pool() == pool).collect()
     }
 
     /// The heaps of a pool, or all heaps.
     pub(crate) fn heaps_in(&self, pool: Option<PoolId>) -> Vec<&'static Heap> {
-        pool.map_or_else(|| self.all_heaps().collect(), |p| self.heaps_of(p.0))
+        pool.map_or_else(|| self.heaps.all().collect(), |p| self.heaps_of(p.0))
     }
 
     /// From here on requests of the stream to the pool look their heap up under the lock of the pool's streams again.
     pub(crate) fn evict(&self, pool: &Pool, stream: u64) {
-        pool.evict(stream).and_then(|i| self.heap(i)).into_iter().for_each(Heap::close_fast_path);
+        pool.evict(stream).and_then(|i| self.heaps.get(i)).into_iter().for_each(Heap::close_fast_path);
     }
 
     /// The same for all streams.
     pub(crate) fn evict_all(&self, pool: &Pool) {
-        pool.evict_all().into_iter().filter_map(|i| self.heap(i)).for_each(Heap::close_fast_path);
+        pool.evict_all().into_iter().filter_map(|i| self.heaps.get(i)).for_each(Heap::close_fast_path);
     }
 
     /// Closes the fast paths into the heaps of a pool, whose numbers nobody finds any more.
     pub(crate) fn close_fast_paths(&self, pool: &Pool) {
         let heaps = pool.streams().all();
-        heaps.into_iter().filter_map(|i| self.heap(i)).for_each(Heap::close_fast_path);
+        heaps.into_iter().filter_map(|i| self.heaps.get(i)).for_each(Heap::close_fast_path);
     }
 
     /// Gives a segment back to the device. Threads that know the address of the first one have forgotten it when this
@@ -61,7 +51,7 @@ impl Ground {
     pub(crate) fn release_segment(&self, segment: &Segment) -> Result<()> {
         let done = self.backing.segment_release(segment.offset(), segment.bytes);
         if segment.part.touched().first == 0 {
-            self.all_heaps().for_each(Heap::close_fast_path);
+            self.heaps.all().for_each(Heap::close_fast_path);
         }
         done
     }
@@ -88,10 +78,10 @@ impl Ground {
     /// Takes the locks of all heaps, in the order of their numbers, into an empty list.
     pub(crate) fn lock_all<'a>(&'a self, all: &mut Vec<LockedHeap<'a>>) {
         loop {
-            let count = self.heap_count();
-            all.extend((0..count).filter_map(|i| self.heap(i)).map(|x| self.look(x)));
+            let count = self.heaps.count();
+            all.extend((0..count).filter_map(|i| self.heaps.get(i)).map(|x| self.look(x)));
             // A heap that was made meanwhile may have taken memory from one that was not locked yet.
-            if self.heap_count() == count {
+            if self.heaps.count() == count {
                 return;
             }
             all.clear();
@@ -101,7 +91,7 @@ impl Ground {
     /// The live block that starts at `offset`, and its heap.
     pub(crate) fn live_block(&self, offset: u64) -> Result<(Found<'_>, &'static Heap)> {
         let found = self.maps.find(offset).filter(|f| f.desc.kind() == kind::LIVE);
-        match found.and_then(|f| Some((f, self.heap(f.heap)?))) {
+        match found.and_then(|f| Some((f, self.heaps.get(f.heap)?))) {
             Some(found) => Ok(found),
             None => fail!(Code::UnknownPointer, "no live block starts at this address"),
         }
@@ -110,17 +100,15 @@ impl Ground {
     /// A heap that serves a stream of a pool from now on: one whose pool has ended, or a new one.
     pub(crate) fn new_heap(&self, pool: u32, stream: u64) -> Result<&'static Heap> {
         let spare = self.ledger().spare_heaps.pop();
-        let heap = match spare.and_then(|i| self.heap(i)) {
+        let heap = match spare.and_then(|i| self.heaps.get(i)) {
             Some(heap) => heap,
             None => {
-                let _ledger = self.ledger();
-                let i = self.heap_count.load(Relaxed);
-                let Ok(heap) = self.heaps.put(i as usize, Heap::new(i, self.config.source())) else {
-                    fail!(Code::OutOfMemory, "more than {} streams in use on one device", self.heaps.count());
+                let ledger = self.ledger();
+                let made = |index| Heap::new(index, self.config.source());
+                let Some(heap) = self.heaps.add(&ledger, made) else {
+                    fail!(Code::OutOfMemory, "more than {MOST_HEAPS} streams in use on one device");
                 };
-                // Release: a thread that sees the count sees the heap.
-                self.heap_count.store(i + 1, Release);
-                self.explaining().make_room(i as usize + 1);
+                self.explaining().make_room(heap.index as usize + 1);
                 heap
             }
         };
@@ -128,7 +116,7 @@ impl Ground {
         let of = (!unordered).then(|| self.order.stream(stream));
         let mut h = self.lock(heap);
         h.inherited = false;
-        h.contiguous = self.is_contiguous(pool);
+        h.contiguous = self.pools.is_contiguous(pool);
         h.serve(pool, stream, of, if unordered { USES } else { 0 });
         drop(h);
         Ok(heap)
@@ -136,7 +124,7 @@ impl Ground {
 
     /// The heap of memory that belongs to no pool. Such memory waits for nothing.
     pub(crate) fn commons(&self) -> Result<&'static Heap> {
-        match self.all_heaps().find(|x| x.pool() == COMMONS) {
+        match self.heaps.all().find(|x| x.pool() == COMMONS) {
             Some(heap) => Ok(heap),
             None => self.new_heap(COMMONS, UNORDERED),
         }

@@ -9,7 +9,7 @@
 use super::aliases::Aliases;
 use super::backing::Backing;
 use super::desc::Maps;
-use super::heap::{Changed, Heap, Scratch, Shared, Stuck};
+use super::heap::{Changed, Scratch, Shared, Stuck};
 use super::ledger::Ledger;
 use super::order::Order;
 use super::state::captures::Captures;
@@ -20,17 +20,15 @@ use super::state::sleeping::SleepingPools;
 use super::state::tags::Tags;
 use super::state::tuned::Tuned;
 use super::tied::Tied;
-use super::types::POOL_SLOTS;
 use super::units::GranuleRun;
 use crate::base::error::{Code, Result};
-use crate::base::slots::Slots;
-use crate::base::sync::{
-    AtomicU32, AtomicU64, Condvar, Lock, LockGuard, Mutex, MutexGuard, Ordering::Relaxed, lock,
-};
+use crate::base::sync::{AtomicU64, Condvar, Lock, LockGuard, Mutex, MutexGuard, Ordering::Relaxed, lock};
 use crate::fail;
 use crate::locks;
 use config::Numbers;
 use counts::Hints;
+use heap_table::HeapTable;
+use pool_table::PoolTable;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -39,8 +37,10 @@ mod check;
 mod config;
 mod counts;
 mod growing;
+mod heap_table;
 mod heaps;
 mod pool;
+mod pool_table;
 mod pools;
 
 pub use config::{AddressSpan, Config};
@@ -48,9 +48,6 @@ pub(crate) use counts::Refusals;
 pub(crate) use growing::{Growing, Transit};
 pub use pool::Pool;
 pub(crate) use pool::PoolRef;
-
-/// The maximum number of heaps: as many as a granule's record can name.
-const MOST_HEAPS: usize = 1 << 16;
 
 /// The state of a pond; see the head of this file.
 pub(crate) struct Ground {
@@ -65,12 +62,8 @@ pub(crate) struct Ground {
     limit: AtomicU64, // [B] of reserved; 0: none
     /// Granules of memory; granule numbers from here on are addresses for scattered blocks.
     memory_granules: u32,
-    heaps: Slots<Heap, MOST_HEAPS>,
-    heap_count: AtomicU32,
-    pools: Slots<Pool, { POOL_SLOTS as usize }>,
-    pool_count: AtomicU32,
-    /// How many pools have released captures whose graphs may still run; see `Pool::released`.
-    released: AtomicU32,
+    heaps: HeapTable,
+    pools: PoolTable,
     growth: Mutex<Growth, locks::Growth>,
     transit_ended: Condvar,
     ledger: Mutex<Ledger, locks::Ledger>,
@@ -106,11 +99,8 @@ impl Ground {
             refusals: Refusals::default(),
             limit: AtomicU64::new(0),
             memory_granules: memory,
-            heaps: Slots::new()?,
-            heap_count: AtomicU32::new(0),
-            pools: Slots::new()?,
-            pool_count: AtomicU32::new(0),
-            released: AtomicU32::new(0),
+            heaps: HeapTable::new()?,
+            pools: PoolTable::new()?,
             growth: Mutex::new(Growth::new(memory, Some(maps.reserved.clone()), tied.clone())),
             transit_ended: Condvar::new(),
             ledger: Mutex::default(),
@@ -154,11 +144,6 @@ impl Ground {
     /// The number of granules of memory.
     pub(crate) fn memory_granules(&self) -> u32 {
         self.memory_granules
-    }
-
-    /// How many pools have released captures whose graphs may still run.
-    pub(crate) fn released_pools(&self) -> &AtomicU32 {
-        &self.released
     }
 
     /// `NotPermitted` inside a call that the device, a plugin or a segment callback makes while memory is taken or

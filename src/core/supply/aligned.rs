@@ -34,7 +34,7 @@ impl Serving<'_> {
         let size = Size { tier: Tier::Large, units: room };
         let req = Request { size, charged, aligned: Some(aligned), ..*plain };
         let mut serving = Serving::of(ground, &req);
-        if serving.is_direct() && !ground.is_pinned(plain.heap) {
+        if serving.is_direct() && !ground.pools().is_pinned(plain.heap) {
             let _asking = self.asking(&mut h);
             drop(h);
             let charged = ground.maps.charge_of(Tier::Large as u32, units, plain.bytes);

@@ -35,7 +35,7 @@ impl Search<'_> {
         let trim = Trim::of(ground);
         let (given, held) = if ground.config.mapping {
             let granules = over().div_ceil(1 << GRANULE_SHIFT);
-            let others = ground.all_heaps().filter(|x| x.index != req.heap.index).collect();
+            let others = ground.heaps().all().filter(|x| x.index != req.heap.index).collect();
             let mut held = {
                 let mut g = ground.growing();
                 let taken = g.take_free(others, granules, Of::Any);

@@ -66,7 +66,7 @@ impl<'a> DeviceMemory<'a> {
         let done = ground.backing.segment(granule_bytes(part.touched().first), bytes);
         if part.touched().first == 0 {
             // So that threads learn its address.
-            ground.all_heaps().for_each(Heap::close_fast_path);
+            ground.heaps().all().for_each(Heap::close_fast_path);
         }
         let mut g = ground.growing();
         g.account.unclaim(pool, bytes);

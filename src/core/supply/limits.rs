@@ -92,7 +92,7 @@ impl Growing<'_> {
 
     /// How many more bytes the pool's own limit allows it to have, from the device or from other pools.
     pub(crate) fn pool_room(&self, pool: u32) -> u64 {
-        match self.ground.pool(PoolId(pool)).map_or(0, |p| p.limit()) {
+        match self.ground.pools().get(PoolId(pool)).map_or(0, |p| p.limit()) {
             0 => u64::MAX,
             limit => limit.saturating_sub(self.account.taken(pool).pool),
         }

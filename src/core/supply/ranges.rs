@@ -126,7 +126,7 @@ impl<'a> Ranges<'a> {
             if !(use_of::SMALL..=use_of::LARGE).contains(&u.use_()) {
                 return None;
             }
-            ground.heap(u.heap()).filter(|x| ground.is_pinned(x)).map(Heap::pool)
+            ground.heaps().get(u.heap()).filter(|x| ground.pools().is_pinned(x)).map(Heap::pool)
         };
         // A replay may need the range if everything mapped there still belongs to one pinned pool.
         let kept = |pieces: &[Extent]| {

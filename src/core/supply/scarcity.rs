@@ -33,7 +33,7 @@ impl Scarcity {
         let scarce = ground.config.mapping && room < reserved / SCARCE_PART;
         // Heaps take whole granules from each other: if there are several, blocks are scattered over parts of granules
         // more sparingly.
-        let part = if ground.heap_count() > 1 { RAGGED_PART / 2 } else { RAGGED_PART };
+        let part = if ground.heaps().count() > 1 { RAGGED_PART / 2 } else { RAGGED_PART };
         let most = if scarce { (reserved >> LARGE_SHIFT) / part } else { u64::MAX };
         ground.hints.set_most_ragged(most);
         let mut h = ground.lock(heap);

@@ -100,7 +100,7 @@ impl<'a> Search<'a> {
             ground,
             req,
             serving,
-            contiguous: ground.is_contiguous(req.pool),
+            contiguous: ground.pools().is_contiguous(req.pool),
             scratch: std::mem::take(&mut *ground.scratch()),
             refused: None,
             lacks: Code::OutOfMemory,
@@ -281,7 +281,7 @@ impl<'a> Search<'a> {
             return;
         }
         self.ground.refusals.count_retried();
-        if let Some(p) = self.ground.pool(PoolId(self.req.pool)) {
+        if let Some(p) = self.ground.pools().get(PoolId(self.req.pool)) {
             p.refusals.count_retried();
         }
     }
@@ -309,7 +309,7 @@ impl<'a> Search<'a> {
         if std::mem::replace(collected, true) {
             return Err(limits::error(TOO_MANY_BLOCKS));
         }
-        for heap in self.ground.all_heaps().filter(|x| x.index != self.req.heap.index) {
+        for heap in self.ground.heaps().all().filter(|x| x.index != self.req.heap.index) {
             let mut h = self.ground.look(heap);
             Blocks::of(self.ground).drain(&mut h);
             h.flush();

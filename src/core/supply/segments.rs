@@ -73,7 +73,7 @@ impl<'a> Segments<'a> {
             h.count_stuck();
             h.whole_segments()
         };
-        heaps.into_iter().filter(|x| !self.ground.is_pinned(x)).map(idle).sum::<u64>() << LARGE_SHIFT
+        heaps.into_iter().filter(|x| !self.ground.pools().is_pinned(x)).map(idle).sum::<u64>() << LARGE_SHIFT
     }
 
     /// Notes the device's answer when it was asked for a segment: `failed` is the error.

@@ -125,7 +125,7 @@ impl<'a> Serving<'a> {
     #[inline(never)]
     fn search_on(mut self, mut h: LockedHeap<'a>) -> Result<u64> {
         let (ground, req) = (self.ground, self.req);
-        if self.is_direct() && !ground.is_pinned(req.heap) {
+        if self.is_direct() && !ground.pools().is_pinned(req.heap) {
             let _asking = self.asking(&mut h);
             drop(h);
             return self.take_own_segment();
@@ -167,7 +167,7 @@ impl<'a> Serving<'a> {
     /// are rarely what a large one lacks, and would all have to be cut anew. Where heaps take granules from one
     /// another, an empty chunk that is kept too long takes granules from other heaps, so that each step remaps them.
     pub(super) fn merges_small_first(&self) -> bool {
-        !self.ground.config.mapping || self.ground.heap_count() > 1
+        !self.ground.config.mapping || self.ground.heaps().count() > 1
     }
 
     /// A fit after everything of its tier that was freed so far is merged; with `all`, after everything is. `whole`:
@@ -331,7 +331,7 @@ mod tests {
         let bench = Bench::new(Config { most_blocks: 100, ..config(false, 64 << 20) });
         let (ground, pool) = (bench.pond.ground(), PoolId::DEFAULT);
         bench.pond.alloc(pool, 1, 1 << 20).unwrap(); // from a segment that has more
-        let heap = ground.live_pool(pool).unwrap().heap_of(1).unwrap();
+        let heap = ground.pools().live(pool).unwrap().heap_of(1).unwrap();
         let request = ground.request(heap, pool, 1 << 20).unwrap();
         let mut serving = Serving::of(ground, &request);
         let mut h = ground.lock(heap);

@@ -36,7 +36,7 @@ impl Search<'_> {
         let mut busy = 0;
         self.find_givers(same_pool);
         for at in 0..self.scratch.givers.len() {
-            let Some(giver) = ground.heap(self.scratch.givers[at]) else { continue };
+            let Some(giver) = ground.heaps().get(self.scratch.givers[at]) else { continue };
             if left == 0 || terms == Terms::Idle && same_pool && busy > MOST_BUSY {
                 break;
             }
@@ -44,7 +44,7 @@ impl Search<'_> {
                 let mut g = ground.growing();
                 let pool = giver.pool();
                 // Checked again under the lock.
-                if (pool == mine) != same_pool || pool == NO_POOL || ground.is_pinned(giver) {
+                if (pool == mine) != same_pool || pool == NO_POOL || ground.pools().is_pinned(giver) {
                     continue;
                 }
                 if !same_pool && missing > g.pool_room(mine) >> GRANULE_SHIFT {
@@ -106,9 +106,9 @@ impl Search<'_> {
         let Scratch { changed, givers, .. } = &mut self.scratch;
         changed.clear();
         let mut g = ground.growing();
-        ground.shared().changed.take(STOCK, |i| ground.heap(i).map(Heap::listed), changed);
+        ground.shared().changed.take(STOCK, |i| ground.heaps().get(i).map(Heap::listed), changed);
         let serves = |heap: &&Heap| heap.pool() != NO_POOL; // it is entered again when it gets a pool
-        for heap in changed.iter().filter_map(|&i| ground.heap(i)).filter(serves) {
+        for heap in changed.iter().filter_map(|&i| ground.heaps().get(i)).filter(serves) {
             g.stock.note(heap.pool(), heap.index);
         }
         match same_pool {
@@ -121,7 +121,7 @@ impl Search<'_> {
         // it would not be idle either.
         changed.clear();
         givers.retain(|&i| {
-            let is_last = ground.heap(i).is_some_and(|x| ground.backing.is_default(x.stream()));
+            let is_last = ground.heaps().get(i).is_some_and(|x| ground.backing.is_default(x.stream()));
             if is_last {
                 changed.push(i);
             }

@@ -75,7 +75,7 @@ impl<'a> Growing<'a> {
     /// Merges everything that was freed so far in those heaps, and drops the pinned ones from the list.
     fn merge_freed(&self, mut heaps: Vec<&'static Heap>) -> Vec<&'static Heap> {
         let ground = self.ground;
-        heaps.retain(|x| !ground.is_pinned(x));
+        heaps.retain(|x| !ground.pools().is_pinned(x));
         for &heap in &heaps {
             let mut h = ground.lock(heap);
             Blocks::of(ground).drain(&mut h);

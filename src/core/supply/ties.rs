@@ -108,7 +108,7 @@ impl Search<'_> {
         let (ground, req) = (self.ground, self.req);
         let pool = req.heap.pool();
         let most = u64::from(ground.config.tie);
-        if most < u64::from(LEAST_TIE) || !req.is_large() || ground.is_pinned(req.heap) {
+        if most < u64::from(LEAST_TIE) || !req.is_large() || ground.pools().is_pinned(req.heap) {
             return 0;
         }
         let plenty = ground.growing().plenty(pool);

@@ -220,7 +220,7 @@ fn memory_that_is_set_aside_twice_waits_for_both_replays() {
         b.pond.captures().release_async(again).unwrap();
         let is_kept = |b: &Bench| {
             b.pond.stats(None).unwrap(); // asks what is over
-            b.pond.ground().live_pool(p).unwrap().is_pinned()
+            b.pond.ground().pools().live(p).unwrap().is_pinned()
         };
         b.world.lock().unwrap().complete(1, u64::MAX);
         assert!(is_kept(&b), "the second replay is not over");
@@ -238,7 +238,7 @@ fn a_heap_that_was_set_aside_serves_no_stream_that_has_ended_since() {
         stream_ends(&b.pond, 1);
         b.world.lock().unwrap().complete(1, u64::MAX);
         b.pond.stats(None).unwrap(); // asks what is over
-        let pool = b.pond.ground().live_pool(p).unwrap();
+        let pool = b.pond.ground().pools().live(p).unwrap();
         let heaps = |pool: &Pool| {
             let streams = pool.streams();
             (streams.heaps.len(), streams.orphans.len(), streams.detached.len())

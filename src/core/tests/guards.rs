@@ -69,7 +69,7 @@ fn a_free_that_comes_too_late_leaves_the_next_block_alone() {
         (pond.alloc(PoolId::DEFAULT, 1, 1000).unwrap(), pond.alloc(PoolId::DEFAULT, 1, 1000).unwrap());
     let g = pond.ground();
     let f = g.maps.find(one).unwrap();
-    let heap = g.heap(f.heap).unwrap();
+    let heap = g.heaps().get(f.heap).unwrap();
     // As if the descriptor had gone to a block elsewhere between the look and the claim.
     assert!(!heap.free_remotely(g.shared(), f, other));
     assert_eq!(pond.stats(None).unwrap().blocks.current, 2);
@@ -376,14 +376,14 @@ fn a_free_while_a_heap_comes_to_rest_is_seen() {
     let (pond, _) = shared(config(true, 64 << 20));
     let [one, other] = [1000, 1000].map(|bytes| pond.alloc(PoolId::DEFAULT, 1, bytes).unwrap());
     let ground = pond.ground();
-    let heap = ground.heap(ground.maps.find(one).unwrap().heap).unwrap();
+    let heap = ground.heaps().get(ground.maps.find(one).unwrap().heap).unwrap();
     let free = |p: u64| {
         let there = pond.clone();
         std::thread::spawn(move || there.free(p, None, None).unwrap()).join().unwrap();
     };
     let listed = || {
         let mut all = Vec::new();
-        ground.shared().changed.take(STOCK, |i| ground.heap(i).map(Heap::listed), &mut all);
+        ground.shared().changed.take(STOCK, |i| ground.heaps().get(i).map(Heap::listed), &mut all);
         all.contains(&heap.index)
     };
     free(one); // from here on without the lock
@@ -419,7 +419,7 @@ fn the_owner_looks_for_claims_once_others_have_freed() {
     let there = pond.clone();
     std::thread::spawn(move || there.free(one, None, None).unwrap()).join().unwrap();
     let f = ground.maps.find(other).unwrap();
-    let h = ground.lock(ground.heap(f.heap).unwrap());
+    let h = ground.lock(ground.heaps().get(f.heap).unwrap());
     let was = f.desc.state();
     assert!(f.desc.claim_remote());
     assert!(!h.end_life(f.desc, was, kind::FREED), "both have ended it");
@@ -436,7 +436,7 @@ fn a_late_claim_leaves_a_freed_block_as_it_is() {
     let block = pond.alloc(PoolId::DEFAULT, 1, 1000).unwrap();
     let ground = pond.ground();
     let f = ground.maps.find(block).unwrap();
-    let h = ground.lock(ground.heap(f.heap).unwrap());
+    let h = ground.lock(ground.heaps().get(f.heap).unwrap());
     let was = f.desc.state();
     assert!(f.desc.claim_remote());
     assert!(f.desc.end_plain_life(was, kind::LIVE ^ kind::FREED, false));

@@ -131,7 +131,7 @@ fn limits_hold_and_pools_come_and_go() {
         b.pond.pool_forgotten(q);
     }
     // Slots rest for a while, and are used again then.
-    assert!(b.pond.ground().all_pools().count() < 80);
+    assert!(b.pond.ground().pools().all().count() < 80);
     b.pond.set_limit(6 << 20);
     b.alloc(PoolId::DEFAULT, Some(0), 5 << 20).unwrap();
     assert_eq!(b.alloc(PoolId::DEFAULT, Some(0), 3 << 20).unwrap_err().code(), Code::OutOfMemory);
@@ -146,7 +146,7 @@ fn streams_by_the_thousand_leave_nothing_behind() {
         b.free(i, None);
         stream_ends(&b.pond, s);
     }
-    assert!(b.pond.ground().heap_count() <= 2);
+    assert!(b.pond.ground().heaps().count() <= 2);
     assert!(b.pond.stats(None).unwrap().reserved.peak <= 4 << 20);
     b.finish();
 }

@@ -13,7 +13,7 @@ impl Bench {
             assert_eq!((tie.first, tie.count), (first, n));
             let pool_of = |granule| {
                 let u = ground.maps.granule(granule);
-                ground.heap(u.heap()).map(|heap| heap.pool())
+                ground.heaps().get(u.heap()).map(|heap| heap.pool())
             };
             let owners: BTreeSet<Option<u32>> = tie.granules().map(pool_of).collect();
             assert_eq!(owners.len(), 1, "tie {first} of {n}: {owners:?}");

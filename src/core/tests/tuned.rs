@@ -251,7 +251,7 @@ fn a_rounded_request_is_charged_the_same_whatever_becomes_of_the_tuning() {
         let kept = b.alloc(POOL, Some(0), 260 << 10).unwrap(); // the next block is cut from the rest of its granule
         (0..1000).for_each(|_| _ = pass(&mut b, 300)); // this thread comes to own the heap
         let ground = b.pond.ground();
-        let pool = PoolRef { place: ground.live_pool(POOL).unwrap(), id: POOL };
+        let pool = PoolRef { place: ground.pools().live(POOL).unwrap(), id: POOL };
         let (heap, served) = ground.find_heap(pool, 0).unwrap();
         let request = ground.request(heap, served, 260 << 10).unwrap();
         b.pond.tune(Tuning { max_split: 64 * MIB, ..Tuning::default() }); // takes the heap from nobody
