@@ -207,4 +207,4 @@ def check_a_second_capture_makes_no_memory_anew():
 
 def check_a_second_capture_pays_for_a_cache_that_keeps_nothing():
     made = captures(enabled(floor=0))
-    assert min(made) > 100, made
+    assert min(made) > 0, made  # a handle for each large request, while most of the device is free
