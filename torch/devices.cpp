@@ -198,6 +198,7 @@ std::shared_ptr<Pool> Device::busy_pool_for(Stream stream) {
 /// Tells Millpond that work on the stream is recorded into a graph whose memory is the pool's. An
 /// id of 0 is unknown: any capture of the stream will do.
 void Device::protect(const std::shared_ptr<Pool>& pool, Stream stream, std::uint64_t id) {
+  if (pool->elsewhere) return;
   if (unpooled_) return;  // the driver keeps what its own pool gave to a graph
   Capture* joined = nullptr;
   for (Capture& capture : captures_) {
@@ -264,9 +265,14 @@ std::shared_ptr<Pool> Device::find(PoolId id) {
 }
 
 /// A new pool, which keeps its memory to itself until it ends.
-std::shared_ptr<Pool> Device::make(PoolId id) {
+std::shared_ptr<Pool> Device::make(PoolId id, bool elsewhere) {
   auto pool = std::make_shared<Pool>();
   pool->id = id;
+  pool->elsewhere = elsewhere;
+  if (elsewhere) {
+    pools_.push_back(pool);
+    return pool;
+  }
   const std::string name = name_of(id);
   millpond_pool_options options{};
   options.struct_size = sizeof options;
@@ -285,7 +291,7 @@ std::shared_ptr<Pool> Device::make(PoolId id) {
   return pool;
 }
 
-void Device::begin(PoolId id, Filter filter) {
+void Device::begin(PoolId id, Filter filter, bool elsewhere) {
   bool many = false;
   {
     std::lock_guard<std::mutex> held(lock_);
@@ -294,7 +300,7 @@ void Device::begin(PoolId id, Filter filter) {
   if (many) sweep();
   std::lock_guard<std::mutex> held(lock_);
   std::shared_ptr<Pool> pool = find(id);
-  if (pool == nullptr) pool = make(id);
+  if (pool == nullptr) pool = make(id, elsewhere);
   active_.push_back({pool, std::move(filter), 0, false});
   pool->uses += 1;
   count();
@@ -374,8 +380,10 @@ std::vector<millpond_capture*> Device::finish(const std::shared_ptr<Pool>& pool)
     if (of_pool(capture)) handles.push_back(capture.handle);
   }
   captures_.erase(std::remove_if(captures_.begin(), captures_.end(), of_pool), captures_.end());
-  handles.push_back(pool->kept);
-  ended_.push_back(pool);
+  if (!pool->elsewhere) {
+    handles.push_back(pool->kept);
+    ended_.push_back(pool);
+  }
   pools_.erase(std::find(pools_.begin(), pools_.end(), pool));
   count();
   return handles;

@@ -58,6 +58,7 @@ struct Pool {
   millpond_capture* kept = nullptr;  // its memory is its own; NULL where the driver has the memory
   int uses = 0;                      // begins without their release
   bool serves_others = false;        // where a request finds no memory; by the device's lock
+  bool elsewhere = false;            // another allocator has its memory, and no member but these
 };
 
 /// A device in use. All members may be called from any thread.
@@ -77,7 +78,7 @@ class Device {
   }
 
   /// One more use of the pool, which serves what the filter accepts from now on. Throws Refused.
-  void begin(PoolId id, Filter filter);
+  void begin(PoolId id, Filter filter, bool elsewhere = false);
   /// One more use of the pool. Throws Refused.
   void hold(PoolId id);
   /// The pool of this id; NULL: there is none.
@@ -122,7 +123,7 @@ class Device {
 
   std::shared_ptr<Pool> busy_pool_for(Stream stream);
   std::shared_ptr<Pool> find(PoolId id);
-  std::shared_ptr<Pool> make(PoolId id);
+  std::shared_ptr<Pool> make(PoolId id, bool elsewhere = false);
   void protect(const std::shared_ptr<Pool>& pool, Stream stream, std::uint64_t id);
   void end_stale(Stream stream, const Recording& now);
   void end_capture(Capture& capture);

@@ -70,6 +70,7 @@ void* allocate(std::size_t size, int ordinal, Stream stream, bool& lacking) {
   std::shared_ptr<Pool> pool;
   if (hooked.load(std::memory_order_relaxed)) {
     pool = device->pool_for(stream);
+    if (pool != nullptr && pool->elsewhere) pool = nullptr;  // begun since the caller asked
     const auto request = [&] {
       return millpond_pool_alloc(pool != nullptr ? pool->pool : device->default_pool(), size,
                                  stream_of(stream), &ptr);
@@ -283,6 +284,19 @@ void millpond_torch_begin_allocate_to_pool(int device, PoolId id, Filter filter)
   // Unheard, the graph would be captured without its memory being kept.
   if (on == nullptr) throw Refused("Millpond cannot make a pool: " + last_error());
   on->begin(id, std::move(filter));
+}
+
+void millpond_torch_begin_elsewhere(int device, PoolId id, Filter filter) {
+  Device* on = device_at(device);
+  if (on == nullptr) throw Refused("Millpond cannot open the device: " + last_error());
+  on->begin(id, std::move(filter), true);
+}
+
+bool millpond_torch_is_elsewhere(int device, Stream stream) {
+  Device* on = open_device(device);
+  if (on == nullptr) return false;
+  const std::shared_ptr<Pool> pool = on->pool_for(stream);
+  return pool != nullptr && pool->elsewhere;
 }
 
 void millpond_torch_end_allocate_to_pool(int device, PoolId id) {

@@ -98,7 +98,7 @@ class Allocator final : public CUDAAllocator {
       return {plain, plain, &release_plain, c10::Device(c10::DeviceType::CUDA, device)};
     }
     const auto stream = c10::cuda::getCurrentCUDAStream(device);
-    if (CUDAAllocator* other = others->serving(device, stream)) {
+    if (CUDAAllocator* other = serving(device, stream)) {
       return retried([&] { return other->allocate(size); });
     }
     return take(size, device, stream);
@@ -231,24 +231,22 @@ class Allocator final : public CUDAAllocator {
 
   void beginAllocateToPool(DeviceIndex device, MempoolId_t pool,
                            std::function<bool(cudaStream_t)> filter) override {
+    const auto accepts = [filter](void* stream) {
+      return filter(static_cast<cudaStream_t>(stream));
+    };
     if (CUDAAllocator* other = others->of(device, pool)) {
       other->beginAllocateToPool(device, pool, filter);
+      millpond.begin_elsewhere_(device, pool, accepts);
     } else {
-      millpond.begin_allocate_to_pool_(device, pool, [filter](void* stream) {
-        return filter(static_cast<cudaStream_t>(stream));
-      });
+      millpond.begin_allocate_to_pool_(device, pool, accepts);
     }
-    others->begin(device, pool, filter);
   }
   void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override {
-    others->end(device, pool);
-    if (CUDAAllocator* other = others->of(device, pool)) {
-      return other->endAllocateToPool(device, pool);
-    }
+    if (CUDAAllocator* other = others->of(device, pool)) other->endAllocateToPool(device, pool);
     millpond.end_allocate_to_pool_(device, pool);
   }
   void releasePool(DeviceIndex device, MempoolId_t pool) override {
-    if (others->of(device, pool) != nullptr) return others->release(device, pool);
+    if (others->of(device, pool) != nullptr) others->release(device, pool);
     millpond.release_pool_(device, pool);
   }
   int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override {
@@ -454,13 +452,18 @@ class Allocator final : public CUDAAllocator {
  private:
   static void check(int status) { TORCH_CHECK(status == 0, millpond.last_error_()); }
 
+  /// PyTorch's allocator, where a request of the stream is for a pool of its own; NULL otherwise.
+  static CUDAAllocator* serving(DeviceIndex device, cudaStream_t stream) {
+    CUDAAllocator* const other = others->native();
+    return other != nullptr && millpond.is_elsewhere_(device, stream) ? other : nullptr;
+  }
   /// PyTorch's allocator, where the memory is of a pool of its own; NULL otherwise.
   static CUDAAllocator* other_of(void* ptr) {
     CUDAAllocator* const other = others->native();
     return other != nullptr && ptr != nullptr && millpond.requested_(ptr) == 0 ? other : nullptr;
   }
   void* raw(std::size_t size, DeviceIndex device, cudaStream_t stream) {
-    if (CUDAAllocator* other = others->serving(device, stream)) {
+    if (CUDAAllocator* other = serving(device, stream)) {
       return retried([&] { return other->raw_alloc_with_stream(size, stream); });
     }
     return take(size, device, stream).release_context();

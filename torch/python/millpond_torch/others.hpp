@@ -6,13 +6,9 @@
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <functional>
-#include <iterator>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -29,7 +25,6 @@ class Others {
   using CUDAAllocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
   using DeviceIndex = c10::DeviceIndex;
   using MempoolId = c10::MempoolId_t;
-  using Filter = std::function<bool(cudaStream_t)>;
 
   /// The allocator in whose place another one comes.
   void displaces(CUDAAllocator* allocator, int device_count) {
@@ -67,24 +62,6 @@ class Others {
     }
   }
 
-  /// Of any pool: whose turn it is follows from the order of all.
-  void begin(DeviceIndex device, MempoolId pool, const Filter& filter) {
-    if (native() == nullptr) return;
-    std::lock_guard<std::mutex> held(lock_);
-    const bool here = has(device, pool);
-    if (!here && begun_.empty()) return;
-    begun_.push_back({device, pool, filter, here});
-    count();
-  }
-  void end(DeviceIndex device, MempoolId pool) {
-    if (native() == nullptr) return;
-    std::lock_guard<std::mutex> held(lock_);
-    const auto last = std::find_if(begun_.rbegin(), begun_.rend(), [&](const Begun& b) {
-      return b.device == device && b.pool == pool;
-    });
-    if (last != begun_.rend()) begun_.erase(std::next(last).base());
-    count();
-  }
   /// One use less. A pool without uses is forgotten: PyTorch's allocator has what is left of it.
   void release(DeviceIndex device, MempoolId pool) {
     native_->releasePool(device, pool);
@@ -92,24 +69,6 @@ class Others {
     std::lock_guard<std::mutex> held(lock_);
     const auto is_it = [&](const auto& x) { return x.device == device && x.pool == pool; };
     pools_.erase(std::remove_if(pools_.begin(), pools_.end(), is_it), pools_.end());
-    begun_.erase(std::remove_if(begun_.begin(), begun_.end(), is_it), begun_.end());
-    count();
-  }
-
-  /// PyTorch's allocator, if requests of the stream are its now; NULL otherwise.
-  CUDAAllocator* serving(DeviceIndex device, cudaStream_t stream) {
-    if (!busy_.load(std::memory_order_acquire)) return nullptr;
-    std::vector<std::pair<Filter, bool>> begun;
-    {
-      std::lock_guard<std::mutex> held(lock_);
-      for (auto b = begun_.rbegin(); b != begun_.rend(); ++b) {
-        if (b->device == device) begun.emplace_back(b->filter, b->here);
-      }
-    }
-    for (const auto& [accepts, here] : begun) {
-      if (accepts(stream)) return here ? native() : nullptr;
-    }
-    return nullptr;
   }
 
   /// The pool serves requests of others, too, where there is no memory (`use_on_oom`).
@@ -158,12 +117,6 @@ class Others {
     MempoolId pool;
     bool serves_others;
   };
-  struct Begun {
-    DeviceIndex device;
-    MempoolId pool;
-    Filter filter;
-    bool here;  // the pool is one of these
-  };
 
   CUDAAllocator* start() {
     std::lock_guard<std::mutex> held(lock_);
@@ -183,21 +136,13 @@ class Others {
       return known.device == device && known.pool == pool;
     });
   }
-  void count() {
-    const bool busy =
-        std::any_of(begun_.begin(), begun_.end(), [](const Begun& b) { return b.here; });
-    if (!busy) begun_.clear();
-    busy_.store(busy, std::memory_order_release);
-  }
 
   std::atomic<CUDAAllocator*> used_{nullptr};
-  std::atomic<bool> busy_{false};  // whether any of these pools is begun: no lock without
-  std::mutex lock_;                // guards what follows
+  std::mutex lock_;  // guards what follows
   CUDAAllocator* native_ = nullptr;
   int device_count_ = 0;
   std::vector<AllocatorTraceTracker> trackers_;  // for PyTorch's allocator, once it is used
   std::vector<Known> pools_;
-  std::vector<Begun> begun_;  // since the first of these pools was begun, of any pool
 };
 
 }  // namespace millpond_torch

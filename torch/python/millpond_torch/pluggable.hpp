@@ -135,6 +135,14 @@ MILLPOND_TORCH_EXPORT void millpond_torch_record_stream(void* ptr, millpond_torc
 MILLPOND_TORCH_EXPORT void millpond_torch_begin_allocate_to_pool(int device,
                                                                  millpond_torch::PoolId pool,
                                                                  millpond_torch::Filter filter);
+// The same of a pool whose memory another allocator has: Millpond only knows whose turn it is. It
+// is ended and released as others are.
+MILLPOND_TORCH_EXPORT void millpond_torch_begin_elsewhere(int device, millpond_torch::PoolId pool,
+                                                          millpond_torch::Filter filter);
+// Whether a request of the stream is for such a pool. Throws as
+// millpond_torch_begin_allocate_to_pool where the memory of a graph that the stream is captured
+// into cannot be kept.
+MILLPOND_TORCH_EXPORT bool millpond_torch_is_elsewhere(int device, millpond_torch::Stream stream);
 MILLPOND_TORCH_EXPORT void millpond_torch_end_allocate_to_pool(int device,
                                                                millpond_torch::PoolId pool);
 // One use less, as PyTorch asks for it once for each begin. After the last one the pool's memory
