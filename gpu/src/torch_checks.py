@@ -3,10 +3,12 @@ allocator and under the native one, which is built here.
 
     torch_checks.py            all of them
 """
+import ctypes
 import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 
 MIB = 1 << 20
 
@@ -145,7 +147,117 @@ def compiled(native):
     torch.cuda.empty_cache()
 
 
-CHECKS = [exit_with_live_tensors, two_graphs_in_one_pool, loader_workers, growing_and_shrinking, nccl, compiled]
+def nccl_in_registered_pools(native):
+    """Memory of NCCL's own allocator, and a pool of ours, both registered with it."""
+    if not native:
+        print("SKIP needs pools of PyTorch's")
+        return
+    torch = enabled(native)
+    import torch.distributed as dist
+    if not dist.is_nccl_available():
+        print("SKIP this PyTorch has no NCCL")
+        return
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000))
+    dist.init_process_group("nccl", rank=0, world_size=1, device_id=torch.device("cuda", 0))
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda", 0))
+    dist.all_reduce(full(torch, 1))  # makes the communicator
+    for pool in (torch.cuda.MemPool(backend.mem_allocator), torch.cuda.MemPool()):
+        with torch.cuda.use_mem_pool(pool):
+            tensors = [full(torch, 5, count) for count in (1000, 5 * MIB, 40 * MIB)]
+        backend.register_mem_pool(pool)
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+            assert bool((tensor == 5).all())
+        backend.deregister_mem_pool(pool)
+        del tensors, tensor, pool
+    torch.cuda.empty_cache()
+    dist.destroy_process_group()
+
+
+ALLOCATOR = """
+#include <cstddef>
+#include <sys/types.h>
+extern "C" {
+int cuMemAlloc_v2(unsigned long long*, std::size_t);
+int cuMemFree_v2(unsigned long long);
+int taken, given;
+void* take(ssize_t size, int, void*) {
+  unsigned long long at = 0;
+  if (cuMemAlloc_v2(&at, static_cast<std::size_t>(size)) != 0) return nullptr;
+  ++taken;
+  return reinterpret_cast<void*>(at);
+}
+void give(void* at, ssize_t, int, void*) {
+  ++given;
+  cuMemFree_v2(reinterpret_cast<unsigned long long>(at));
+}
+}
+"""
+
+
+def pools_of_another_allocator(native):
+    """Tensors, a second stream, a graph and an end at out of memory in a MemPool whose allocator is the program's."""
+    if not native:
+        print("SKIP needs pools of PyTorch's")
+        return
+    torch = enabled(native)
+    with tempfile.TemporaryDirectory() as folder:
+        made = os.path.join(folder, "liballocator.so")
+        subprocess.run(["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", made], input=ALLOCATOR.encode(), check=True)
+        ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
+        loaded = ctypes.CDLL(made)
+        allocator = torch.cuda.memory.CUDAPluggableAllocator(made, "take", "give").allocator()
+    taken = ctypes.c_int.in_dll(loaded, "taken")
+    source = full(torch, 1)
+    pool = torch.cuda.MemPool(allocator, use_on_oom=True)
+    side = torch.cuda.Stream()
+    with torch.cuda.use_mem_pool(pool):
+        held = [full(torch, i, 3 * MIB) for i in range(8)]
+        for turn in range(30):
+            tensor, result = held.pop(0), None
+            with torch.cuda.stream(side):
+                side.wait_stream(torch.cuda.default_stream())
+                for _ in range(5):
+                    result = tensor * 2
+            tensor.record_stream(side)
+            del tensor
+            held.append(full(torch, turn + 8, 3 * MIB))
+            side.synchronize()
+            assert bool((result == 2 * turn).all()), turn
+    assert taken.value > 0
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool.id):
+        scratch = source.repeat(7) * 2
+        result = scratch[:MIB] + 1
+        del scratch
+    eager = [full(torch, 9, 2 * MIB) for _ in range(20)]
+    for value in (5, 6):
+        source.fill_(value)
+        graph.replay()
+        assert bool((result == 2 * value + 1).all()), "the replay is wrong"
+        assert all(bool((t == 9).all()) for t in eager), "the replay wrote into a tensor of others"
+    # What is free in the pool serves others at out of memory.
+    del held, eager
+    before = taken.value
+    torch.cuda.set_per_process_memory_fraction(0.001)
+    tensor = full(torch, 3, 2 * MIB)
+    assert bool((tensor == 3).all()) and taken.value == before
+
+
+def emptied_caches(native):
+    """The cache is emptied again and again beside live tensors: what goes to the device and comes back is right."""
+    torch = enabled(native)
+    kept = [full(torch, i, (i + 1) * MIB) for i in range(6)]
+    for turn in range(20):
+        waste = [full(torch, turn, n * MIB) for n in (1, 3, 9, 27)]
+        assert all(bool((t == turn).all()) for t in waste)
+        del waste
+        torch.cuda.empty_cache()
+        assert all(bool((t == i).all()) for i, t in enumerate(kept)), turn
+
+
+CHECKS = [exit_with_live_tensors, two_graphs_in_one_pool, loader_workers, growing_and_shrinking, nccl, nccl_in_registered_pools,
+          pools_of_another_allocator, emptied_caches, compiled]
 
 
 def main():

@@ -1,0 +1,210 @@
+"""CuPy, numba-cuda, cuda.core and PyTorch beside CuPy on Millpond, on a card: rows for the table of gpu/check. Each check is a
+process of its own.
+
+    host_checks.py            all of them
+"""
+import ctypes
+import os
+import subprocess
+import sys
+
+MIB = 1 << 20
+
+
+def row(name, value, goal, state):
+    value = str(value).replace("\t", " ").replace("\n", " ")[:120]
+    print(f"row\t{name}\t{value}\t{goal}\t{state}", flush=True)
+
+
+def needs(name):
+    import importlib
+    try:
+        return importlib.import_module(name)
+    except ImportError as e:
+        print(f"SKIP {e}")
+        sys.exit(0)
+
+
+def cupy_arrays():
+    """Kernels, products of matrices and reductions on arrays in the pond."""
+    cupy = needs("cupy")
+    import millpond
+    import millpond.cupy
+    millpond.cupy.enable()
+    device = millpond.Device("cuda", 0)
+    a = cupy.arange(4 * MIB, dtype=cupy.float32)
+    assert a.data.ptr in [b.ptr for b in device.blocks("live")]
+    assert float((a % 7).max()) == 6
+    m = cupy.random.rand(1024, 1024)
+    assert bool(cupy.allclose(m @ cupy.eye(1024), m))
+    host = cupy.asnumpy(a)
+    assert (host == range(4 * MIB)).all()
+    del a, m
+    assert device.stats().requested_bytes.current <= MIB, device.stats()  # what cuBLAS and the random states keep
+
+
+def cupy_streams():
+    """A block that is freed behind long work of its stream is not another stream's before that work is over."""
+    cupy = needs("cupy")
+    import millpond
+    import millpond.cupy
+    pool = millpond.Device("cuda", 0).create_pool("tight", limit_bytes=1 << 30)
+    millpond.cupy.enable(pool=pool)
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
+    results = []
+    for turn in range(120):
+        with streams[turn % 3]:
+            block = cupy.full(8 * MIB, turn, dtype=cupy.float32)
+            total = cupy.zeros(8 * MIB, dtype=cupy.float32)
+            for _ in range(10):
+                total += block
+            results.append((turn, total[:: 4096].copy()))
+            del block, total
+    for stream in streams:
+        stream.synchronize()
+    wrong = [turn for turn, total in results if not bool((total == 10 * turn).all())]
+    assert not wrong, f"wrong in {wrong}"
+
+
+def cupy_pinned_memory():
+    """Copies that overlap from and to pinned memory of Millpond's."""
+    cupy = needs("cupy")
+    import millpond.cupy
+    import numpy
+    millpond.cupy.enable()
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    for turn in range(20):
+        found = []
+        for i, stream in enumerate(streams):
+            memory = cupy.cuda.alloc_pinned_memory(16 * MIB)
+            host = numpy.frombuffer(memory, numpy.float32, 4 * MIB)
+            host[:] = turn + i
+            back = numpy.frombuffer(cupy.cuda.alloc_pinned_memory(16 * MIB), numpy.float32, 4 * MIB)
+            with stream:
+                array = cupy.empty(4 * MIB, dtype=cupy.float32)
+                array.set(host)
+                (array * 2).get(out=back, blocking=False)
+            found.append((back, 2 * (turn + i), host))
+        for stream in streams:
+            stream.synchronize()
+        assert all((back == want).all() for back, want, _ in found), turn
+
+
+def numba_kernels():
+    """Compiled kernels on arrays in the pond, on two streams."""
+    needs("numba.cuda")
+    import millpond
+    import millpond.numba
+    millpond.numba.enable()
+    import numpy
+    from numba import cuda
+
+    @cuda.jit
+    def add(a, b, c):
+        i = cuda.grid(1)
+        if i < c.size:
+            c[i] = a[i] + b[i]
+
+    count = 4 * MIB
+    host = numpy.arange(count, dtype=numpy.float32)
+    a = cuda.to_device(host)
+    assert a.__cuda_array_interface__["data"][0] in [b.ptr for b in millpond.Device("cuda", 0).blocks("live")]
+    streams = [cuda.stream(), cuda.stream()]
+    cuda.synchronize()
+    for turn in range(20):
+        results = []
+        for stream in streams:
+            b = cuda.to_device(host * turn, stream=stream)
+            c = cuda.device_array(count, numpy.float32, stream=stream)
+            add[count // 256, 256, stream](a, b, c)
+            results.append(c)
+            del b, c
+        cuda.synchronize()
+        assert all((c.copy_to_host() == host + host * turn).all() for c in results), turn
+        del results
+    del a
+    assert millpond.Device("cuda", 0).stats().requested_bytes.current == 0
+
+
+def cuda_core():
+    """Buffers of a memory resource of Millpond's."""
+    needs("cuda.core")
+    import millpond
+    import millpond.cuda_core
+    try:
+        from cuda.core import Device
+    except ImportError:
+        from cuda.core.experimental import Device
+    device = Device(0)
+    device.set_current()
+    stream = device.create_stream()
+    resource = millpond.cuda_core.PondMemoryResource()
+    buffers = [resource.allocate(size, stream=stream) for size in (40 * MIB, 40 * MIB, 1000)]
+    live = [b.ptr for b in millpond.Device("cuda", 0).blocks("live")]
+    assert all(int(b.handle) in live for b in buffers)
+    driver = ctypes.CDLL("libcuda.so.1")
+    told, back = os.urandom(MIB) * 40, ctypes.create_string_buffer(40 * MIB)
+    assert driver.cuMemcpyHtoD_v2(ctypes.c_uint64(int(buffers[0].handle)), told, ctypes.c_size_t(len(told))) == 0
+    buffers[0].copy_to(buffers[1], stream=stream)
+    stream.sync()
+    assert driver.cuMemcpyDtoH_v2(back, ctypes.c_uint64(int(buffers[1].handle)), ctypes.c_size_t(len(told))) == 0
+    assert back.raw == told
+    for b in buffers:
+        b.close(stream)
+    stream.sync()
+    assert millpond.Device("cuda", 0).stats().requested_bytes.current == 0
+
+
+def torch_beside_cupy():
+    """Both in one pond: memory of each goes to the other through DLPack and by way of the cache."""
+    cupy = needs("cupy")
+    torch = needs("torch")
+    import millpond
+    import millpond.cupy
+    import millpond_torch
+    millpond_torch.enable(native=True)
+    millpond.cupy.enable()
+    tensor = torch.arange(4 * MIB, device="cuda", dtype=torch.float32)
+    array = cupy.from_dlpack(tensor) * 2
+    live = [b.ptr for b in millpond.Device("cuda", 0).blocks("live")]
+    assert tensor.data_ptr() in live and array.data.ptr in live
+    back = torch.from_dlpack(array)
+    assert bool((back == 2 * tensor).all())
+    place = array.data.ptr
+    del array, back
+    torch.cuda.synchronize()
+    other = torch.empty(4 * MIB, device="cuda", dtype=torch.float32)
+    assert other.data_ptr() == place, "what one has freed is the other's"
+
+
+CHECKS = [cupy_arrays, cupy_streams, cupy_pinned_memory, numba_kernels, cuda_core, torch_beside_cupy]
+
+
+def main():
+    bad = 0
+    for check in CHECKS:
+        name = check.__name__.replace("_", " ").replace("cupy", "CuPy").replace("cuda core", "cuda.core").replace("torch", "PyTorch")
+        name = name[:1].upper() + name[1:]
+        try:
+            done = subprocess.run([sys.executable, __file__, check.__name__], timeout=120, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True, env={**os.environ, "CUPY_CACHE_IN_MEMORY": "1"})
+        except subprocess.TimeoutExpired:
+            row(name, "no end within 120 s", "right", "fail")
+            bad += 1
+            continue
+        print(done.stdout, file=sys.stderr, flush=True)
+        said = done.stdout.strip().splitlines() or [""]
+        if said[-1].startswith("SKIP "):
+            row(name, said[-1][5:], "", "skip")
+            continue
+        good = done.returncode == 0
+        row(name, "right" if good else f"status {done.returncode}: {said[-1]}", "right", "pass" if good else "fail")
+        bad += not good
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        {f.__name__: f for f in CHECKS}[sys.argv[1]]()
+    else:
+        sys.exit(main())
