@@ -268,9 +268,14 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         self.take_pieces(free, pieces, order).ok_or(Unscattered::OutOfIds)
     }
 
-    /// The same of whole granules, with ties that are wholly free among them, each as a whole: for a block that nothing
-    /// else serves. As few granules as possible remain free in the last tie, where they serve in place.
-    pub(crate) fn scatter_ties(&mut self, units: u32, scratch: &mut Scratch) -> Result<Id, Unscattered> {
+    /// The same of whole granules, with ties that are wholly free among them, each as a whole. As few granules as possible
+    /// remain free in the last tie, where they serve in place: no more than `most_left`.
+    pub(crate) fn scatter_ties(
+        &mut self,
+        units: u32,
+        most_left: u64,
+        scratch: &mut Scratch,
+    ) -> Result<Id, Unscattered> {
         let Scratch { free, runs, pieces, order, .. } = scratch;
         self.free_list(free);
         runs.clear();
@@ -292,9 +297,16 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         if loose + have < wanted {
             return Err(Unscattered::Lacks(wanted - loose - have));
         }
+        let chosen = choose(&mut ties, |t| *t, loose, wanted);
+        let sum = |of: &[GranuleRun]| of.iter().map(|t| u64::from(t.count)).sum::<u64>();
+        if (loose + sum(&chosen)).saturating_sub(wanted) > most_left
+            && let [before @ .., _] = &chosen[..]
+        {
+            return Err(Unscattered::Lacks(wanted.saturating_sub(loose + sum(before))));
+        }
         pieces.clear();
         let mut left = units;
-        for tie in choose(&mut ties, |t| *t, loose, wanted) {
+        for tie in chosen {
             let all = tie.extent();
             pieces.push(Extent::new(all.off, all.units.min(left)));
             left -= all.units.min(left);

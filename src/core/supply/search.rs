@@ -23,6 +23,8 @@ use crate::base::error::{Code, Error, Result};
 /// The number of new mappings of blocks of one size after which the device is asked for memory in one piece instead, as
 /// long as little more is reserved than the program has ever used.
 const MOST_MAPPED_ANEW: u32 = 8;
+/// Whole ties are combined if no more than 1 / this of the block remains of the last one.
+const MOST_LEFT: u64 = 8;
 /// How much more may be reserved then: 1 / this of the allocated peak. It buys that a program on several streams, whose
 /// heaps take granules from one another in every step, comes to rest: on the traces 1/80 leaves such a program
 /// 61 driver calls in each of its passes 15 to 30, 1/100 leaves it 2800.
@@ -50,6 +52,8 @@ pub(super) struct Search<'a> {
     pub trimmed: bool,
     /// Whole free ties may be used.
     pub ties: bool,
+    /// Whole free ties of the request's heap are pieces of its block before the device is asked for more.
+    combines: bool,
     /// Nothing else is left but to cut whole segments that should otherwise not be cut.
     pub whole: bool,
 }
@@ -108,6 +112,8 @@ impl<'a> Search<'a> {
             retried: false,
             trimmed: false,
             ties: false,
+            // Where memory is scarce, ties go back to the device for granules that serve anywhere.
+            combines: ground.shared().tied.any() && ground.hints.ties_ended_at() == 0,
             whole: false,
         }
     }
@@ -169,8 +175,17 @@ impl<'a> Search<'a> {
                     continue;
                 }
                 let scattered = match self.ties {
-                    true => h.scatter_ties(req.size.units, &mut self.scratch),
-                    false => h.scatter(req.size.units, limit, scarcity.runs, &mut self.scratch),
+                    true => h.scatter_ties(req.size.units, u64::MAX, &mut self.scratch),
+                    false => match h.scatter(req.size.units, limit, scarcity.runs, &mut self.scratch) {
+                        Err(Unscattered::Lacks(n)) if self.combines && !spared => {
+                            let most_left = req.granules() / MOST_LEFT;
+                            match h.scatter_ties(req.size.units, most_left, &mut self.scratch) {
+                                Err(Unscattered::Lacks(m)) => Err(Unscattered::Lacks(n.min(m))),
+                                other => other,
+                            }
+                        }
+                        other => other,
+                    },
                 };
                 match scattered {
                     Ok(first) => match self.map_scattered(h, first, !spared) {
@@ -256,6 +271,7 @@ impl<'a> Search<'a> {
             Step::Device => {
                 let got = self.note_refusal(|s| s.grow_tuned(missing));
                 if !got {
+                    self.combines = false; // what is taken from now on should serve anywhere
                     self.count_retry();
                 }
                 got

@@ -24,6 +24,13 @@ pub(crate) struct Giver {
     pub stream: Option<Arc<Stream>>,
 }
 
+impl Giver {
+    /// Whose memory a heap has.
+    pub(super) fn of(ground: &Ground, heap: &'static Heap) -> Giver {
+        Giver { id: heap.stream(), stream: ground.look(heap).stream.clone() }
+    }
+}
+
 impl Search<'_> {
     /// Takes up to `missing` free granules from other heaps. Without `scattering` they must form one run.
     pub(super) fn steal(&mut self, missing: u64, scattering: bool, same_pool: bool, terms: Terms) -> bool {

@@ -7,6 +7,7 @@ use super::super::blocks::Blocks;
 use super::super::ground::{Growing, Transit};
 use super::super::heap::{FreeBlock, Heap};
 use super::super::state::growth::joined;
+use super::super::state::growth::ties::Piece;
 use super::super::state::growth::transits::Parts;
 use super::super::tied::choose;
 use super::super::types::COMMONS;
@@ -148,7 +149,26 @@ impl<'a> Growing<'a> {
         choose(&mut ties, |t| *t, if of == Of::Ties { 0 } else { loose }, most).into_iter().collect()
     }
 
-    /// Takes ties of which several heaps have parts (after a restore), if all their parts are free.
+    /// Takes the ties that are wholly free and of which no heap has all.
+    pub(super) fn take_shared_ties(&mut self, heaps: Vec<&'static Heap>) -> Vec<Taken> {
+        let heaps = self.merge_freed(heaps);
+        let mut shared = self.choose_free_ties(&heaps, u64::MAX, Of::Ties);
+        for &heap in &heaps {
+            let mut runs = Vec::new();
+            self.ground.look(heap).free_runs(&mut runs);
+            let pieces = runs.into_iter().flat_map(|(run, _)| self.ties.cut(run));
+            for whole in pieces.filter(Piece::is_whole) {
+                shared.remove(&whole.run);
+            }
+        }
+        let mut taken = Vec::new();
+        if !shared.is_empty() {
+            self.take_cut_ties(&heaps, &shared, &mut taken);
+        }
+        taken
+    }
+
+    /// Takes ties of which several heaps have parts (after a theft or a restore), if all their parts are free.
     fn take_cut_ties(&self, heaps: &[&'static Heap], ties: &BTreeSet<GranuleRun>, taken: &mut Vec<Taken>) {
         let mut parts: BTreeMap<GranuleRun, Vec<Taken>> = BTreeMap::new();
         for &heap in heaps {

@@ -9,12 +9,15 @@
 use super::super::blocks::WaitingBlocks;
 use super::super::ground::{Ground, Growing};
 use super::super::heap::Heap;
+use super::super::state::growth::transits::Parts;
 use super::super::types::UNORDERED;
 use super::super::units::{GRANULE, GRANULE_SHIFT, granule_bytes};
 use super::device::{DeviceMemory, New};
 use super::limits::{self, NO_MORE};
 use super::search::Search;
-use super::taken::{Of, Taken};
+use super::steal::{Giver, wait_for_giver};
+use super::step::Terms;
+use super::taken::{Lot, Of, Taken};
 use super::trim::{GivenBack, Trim};
 use crate::base::error::Result;
 use std::collections::HashMap;
@@ -155,6 +158,7 @@ impl Search<'_> {
             return false;
         }
         self.ties = true;
+        join_shared_ties(self.ground);
         true
     }
 
@@ -190,6 +194,31 @@ impl Search<'_> {
         }
         given.any && self.note_refusal(|s| s.grow(missing))
     }
+}
+
+/// Brings free ties of which several heaps have parts to one of these, where its stream can be made to wait for theirs: only
+/// a whole tie serves anywhere.
+fn join_shared_ties(ground: &Ground) {
+    let mut held = {
+        let mut g = ground.growing();
+        let taken = g.take_shared_ties(ground.heaps().all().collect());
+        g.in_transit(taken, Parts::Any)
+    };
+    let lots = ground.growing().lots_of(std::mem::take(&mut held.taken));
+    let captured = |t: &Taken| ground.order.records(t.heap.stream());
+    for Lot { parts, .. } in lots {
+        let most = parts.iter().max_by_key(|t| t.block.part.units).map(|t| t.heap);
+        let to = most.filter(|_| !parts.iter().any(captured));
+        for part in parts {
+            let goes = |to: &&'static Heap| {
+                let giver = Giver::of(ground, part.heap);
+                wait_for_giver(ground, giver, (to, false), Terms::Wait)
+            };
+            let heap = to.filter(|to| to.index != part.heap.index).filter(goes).unwrap_or(part.heap);
+            ground.growing().return_all(vec![Taken { heap, block: part.block }]);
+        }
+    }
+    held.end(&mut ground.growing());
 }
 
 /// Memory is scarce: no more ties are made.

@@ -199,6 +199,35 @@ fn small_growth_is_by_granules() {
     b.finish();
 }
 
+#[test]
+fn free_ties_are_pieces_of_a_block_before_the_device_is_asked() {
+    let mut b = with_ties(1024, 32, 32);
+    for _ in 0..6 {
+        b.alloc(PoolId::DEFAULT, Some(0), 8 * G).unwrap();
+    }
+    assert_eq!(sizes(&b), [8; 6]);
+    let free_at = |b: &mut Bench, offsets: &[u64]| {
+        for &at in offsets {
+            let i = b.live.iter().position(|x| x.offset == at * G).unwrap();
+            b.free(i, None);
+        }
+    };
+    free_at(&mut b, &[0, 16]);
+    let i = b.alloc(PoolId::DEFAULT, Some(0), 16 * G).unwrap();
+    assert_eq!((b.pieces(i).len(), b.world.lock().unwrap().taken), (2, 48 * G));
+    b.free(i, None);
+    // What is missing comes as granules, which serve anywhere.
+    let i = b.alloc(PoolId::DEFAULT, Some(0), 20 * G).unwrap();
+    assert_eq!((b.pieces(i).len(), sizes(&b).len(), b.world.lock().unwrap().taken), (2 + 4, 6, 52 * G));
+    b.free(i, None);
+    // A tie is not cut for a small part of it.
+    b.alloc(PoolId::DEFAULT, Some(0), 4 * G).unwrap();
+    free_at(&mut b, &[32]);
+    let i = b.alloc(PoolId::DEFAULT, Some(0), 18 * G).unwrap();
+    assert_eq!((b.pieces(i).len(), b.world.lock().unwrap().taken), (2 + 2, 54 * G));
+    b.finish();
+}
+
 /// What is free in ties serves in place; for anything else wholly free ones are made granules again.
 #[test]
 fn free_ties_are_made_anew_as_granules_when_memory_is_scarce() {

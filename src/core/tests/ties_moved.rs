@@ -108,6 +108,30 @@ fn free_ties_of_a_stream_that_cannot_be_marked_serve_it_elsewhere() {
     b.finish();
 }
 
+/// A theft within a pool has left parts of a free tie in two heaps: together they serve another pool.
+#[test]
+fn the_parts_of_a_free_tie_are_joined_beside_a_capture() {
+    let mut b = with_ties(64, 8, 1);
+    for _ in 0..8 {
+        b.alloc(PoolId::DEFAULT, Some(1), 8 * G).unwrap();
+    }
+    for at in [0, 16 * G] {
+        let i = b.live.iter().position(|x| x.offset == at).unwrap();
+        b.free(i, None);
+    }
+    // They are shown together, which cannot end beside a capture: so they do not go back to the device there.
+    let i = b.alloc(PoolId::DEFAULT, Some(1), 16 * G).expect("both");
+    b.free(i, None);
+    let i = b.alloc(PoolId::DEFAULT, Some(2), 3 * G).expect("in place, from the other heap");
+    b.free(i, None);
+    let (q, graph) = (b.pool(false), b.pool(false));
+    let id = begin(&b, graph, 3);
+    b.alloc(q, Some(1), 16 * G).expect("two ties");
+    b.check_ties();
+    end(&b, id, 3);
+    b.finish();
+}
+
 /// A block over whole ties is shown, hidden and shown again as one over granules is.
 #[test]
 fn a_block_over_ties_is_exported_sleeps_and_wakes() {
