@@ -76,9 +76,11 @@ impl Order {
     pub fn ending_elsewhere(&self, id: u64) {
         let known = lock(&self.streams).elsewhere.get(&id).and_then(|s| s.1.upgrade());
         let Some(stream) = known else { return };
-        // If no point can be made now, that is left for later: the backing knows what to do for an ended stream.
+        // If no point can be made now, one is made later: the backing knows how to make one for a stream that has
+        // ended.
         let made = self.mark(&stream, true);
-        // Release: for who makes a point there later, as `mark` does; who has begun has noted that.
+        // Release, with the Acquire in `mark`: a thread that makes a point there from now on sees this. A thread that
+        // has begun already has left a note, for which the next line waits.
         stream.ends.store(true, Release);
         self.wait_for_askers(id);
         if let Ok(made) = made {
