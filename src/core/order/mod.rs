@@ -405,17 +405,12 @@ impl Order {
     /// all streams are meant. The order owns the point from then on.
     pub(crate) fn note_foreign_work(&self, point: Point) {
         let fence = self.adopt(point);
-        let count = {
+        {
             let mut s = lock(&self.streams);
             s.ended.push(fence);
             self.count_left(&s);
-            s.ended.len()
-        };
-        // At powers of two: even if nobody else checks the list, it has at most twice the open fences, at constant
-        // cost.
-        if count.is_power_of_two() {
-            self.left_behind();
         }
+        self.check_left_if_many();
     }
 
     /// The device has ended, and all its work with it.
