@@ -11,7 +11,7 @@ use super::super::desc::{Desc, GranuleUse, Id, UseRecord};
 use super::super::shape::{Class, large_units};
 use super::super::units::LARGE_SHIFT;
 use super::{Heap, HeapState, LockedHeap, OwnedHeap, Way};
-use crate::base::biased::{FastGuard, FastPath, Name, Seat};
+use crate::base::biased::{FastGuard, FastPath, Name};
 use crate::base::ring::Ring;
 use crate::base::sync::levels::HeldLock;
 use crate::locks;
@@ -21,7 +21,8 @@ use std::ops::DerefMut;
 pub(crate) type HeapPath = FastPath<'static, HeapState, Way>;
 
 /// The thread's record in the heap's lock.
-pub(crate) type HeapSeat = Seat<HeapState, Way>;
+#[cfg(not(loom))] // for the table of fast paths, which no model has
+pub(crate) type HeapSeat = crate::base::biased::Seat<HeapState, Way>;
 
 /// A heap that the calling thread has entered by the fast path.
 pub(crate) type EnteredHeap = LockedHeap<'static, FastGuard<'static, HeapState, Way>>;
