@@ -96,6 +96,24 @@ impl<T, W> Biased<T, W> {
         }
     }
 
+    /// Where the value is. Only the holder of the lock may follow the pointer; a model notes a read here.
+    #[inline(always)]
+    fn to_read(&self) -> *const Guarded<T, W> {
+        #[cfg(not(loom))]
+        return self.value.get();
+        #[cfg(loom)]
+        self.value.with(|p| p)
+    }
+
+    /// The same for a write.
+    #[inline(always)]
+    fn to_write(&self) -> *mut Guarded<T, W> {
+        #[cfg(not(loom))]
+        return self.value.get();
+        #[cfg(loom)]
+        self.value.with_mut(|p| p)
+    }
+
     /// The seat that a pointer read from `owner` leads to.
     #[inline(always)]
     fn seat(&self, at: *mut Seat<T, W>) -> Option<&Seat<T, W>> {
@@ -251,24 +269,16 @@ impl<T, W> Deref for OwnerGuard<'_, T, W> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        #[cfg(not(loom))]
-        let p = self.lock.value.get();
-        #[cfg(loom)]
-        let p = self.lock.value.with(|p| p.cast_mut());
         // SAFETY: this guard is the only one, so nobody writes the value while this reference lives.
-        unsafe { &(*p).value }
+        unsafe { &(*self.lock.to_read()).value }
     }
 }
 
 impl<T, W> DerefMut for OwnerGuard<'_, T, W> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
-        #[cfg(not(loom))]
-        let p = self.lock.value.get();
-        #[cfg(loom)]
-        let p = self.lock.value.with_mut(|p| p);
         // SAFETY: this guard is the only one, and `&mut self` makes this reference the only one of it.
-        unsafe { &mut (*p).value }
+        unsafe { &mut (*self.lock.to_write()).value }
     }
 }
 
@@ -334,12 +344,8 @@ impl<'a, T, W> Guard<'a, T, W> {
 
     #[inline(always)]
     fn parts(&mut self) -> &mut Guarded<T, W> {
-        #[cfg(not(loom))]
-        let p = self.lock.value.get();
-        #[cfg(loom)]
-        let p = self.lock.value.with_mut(|p| p);
         // SAFETY: this guard is the only one, and `&mut self` makes this reference the only one of it.
-        unsafe { &mut *p }
+        unsafe { &mut *self.lock.to_write() }
     }
 }
 
@@ -347,12 +353,8 @@ impl<T, W> Deref for Guard<'_, T, W> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        #[cfg(not(loom))]
-        let p = self.lock.value.get();
-        #[cfg(loom)]
-        let p = self.lock.value.with(|p| p.cast_mut());
         // SAFETY: this guard is the only one, so nobody writes the value while this reference lives.
-        unsafe { &(*p).value }
+        unsafe { &(*self.lock.to_read()).value }
     }
 }
 

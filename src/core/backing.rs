@@ -1,8 +1,9 @@
 //! What the allocator needs from outside, in its own terms: memory by offset, and points in streams. `runtime` supplies
 //! it over a device; tests supply a simulation.
 //!
-//! No lock of the pond is held during a call. Calls may come from any thread and run concurrently. A call for a range
-//! of memory is made only by the operation that owns the range, so no two calls concern the same range at a time.
+//! No lock of the pond is held during a call, except in the few methods that say so. Calls may come from any thread and
+//! run concurrently. A call for a range of memory is made only by the operation that owns the range, so no two calls
+//! concern the same range at a time.
 
 use super::units::GranuleRun;
 use crate::base::error::{Code, Error, Result};
@@ -18,7 +19,7 @@ pub struct Completed {
     pub requested: u64,
     /// The stream that ordered its use, if one did.
     pub stream: Option<u64>,
-    /// That stream orders its use no more, mostly since it has ended; its work may still run.
+    /// The stream no longer orders the use of the block, mostly because it has ended. Its work may still run.
     pub ended: bool,
     /// The number of its pool.
     pub pool: u32,
@@ -27,16 +28,17 @@ pub struct Completed {
 /// A point in the work of streams, numbered by the backing.
 pub type Point = u64;
 
-/// Points in streams: made by [`Backing::mark`], queried, waited for, and given back exactly once. An `Err` of any of
-/// these says nothing about the point.
+/// Points in streams. Each is made by [`Backing::mark`] or one of its kind, queried, waited for, and given back exactly
+/// once. An `Err` says nothing about the point.
 pub trait Points: Send + Sync {
     /// Whether the streams have passed the point.
     fn passed(&self, point: Point) -> Result<bool>;
-    /// Makes work queued on `stream` from now on wait for it; never blocks the caller.
+    /// Makes work that is queued on `stream` from now on wait for the point. May wait on the host instead where the
+    /// device cannot do it, and then fails in a stream callback.
     fn wait(&self, stream: u64, point: Point) -> Result<()>;
     /// Waits for the point on the host.
     fn sync(&self, point: Point) -> Result<()>;
-    /// The point is not needed any more. Must make no call to the device, since locks may be held.
+    /// The point is not needed any more. Locks may be held, so an implementation makes no call to the device.
     fn forget(&self, point: Point);
 }
 
@@ -44,18 +46,19 @@ pub trait Points: Send + Sync {
 pub trait Backing: Points {
     /// Creates granules `first..first + count` and maps each at its own offset, all or none.
     fn create(&self, first: u32, count: u32) -> Result<()>;
-    /// The same in physical allocations of `each` granules, the last one perhaps of fewer: ties, which are released as a
-    /// whole, and mapped elsewhere only as a whole.
+    /// The same in *ties*: physical allocations of `each` granules, the last one perhaps smaller. A tie is released as
+    /// a whole, and mapped elsewhere only as a whole.
     fn create_tied(&self, first: u32, count: u32, _each: u32) -> Result<()> {
         self.create(first, count)
     }
-    /// Creates granules again that the pond has released and needs back: with `tied`, all in one tie.
+    /// Creates granules again that the pond has released and needs back; with `tied`, all in one tie.
     fn create_again(&self, first: u32, count: u32, tied: bool) -> Result<()> {
         if tied { self.create_tied(first, count, count) } else { self.create(first, count) }
     }
-    /// Unmaps and releases granules, of ties all. After a failure they are there as before, at their offsets.
+    /// Unmaps and releases granules. A tie is released as a whole, so the range has all granules of a tie or none.
+    /// After a failure all are there as before, at their own offsets.
     fn release(&self, first: u32, count: u32) -> Result<()>;
-    /// Releases granules that the pond gives up, whether or not the device agrees: the backing keeps trying.
+    /// Releases granules that the pond gives up. If the device refuses, the backing keeps trying.
     fn discard(&self, first: u32, count: u32) {
         let _ = self.release(first, count); // enough for a backing that never refuses
     }
@@ -67,7 +70,7 @@ pub trait Backing: Points {
     }
     /// Unmaps `bytes` at `offset`.
     fn unalias(&self, offset: u64, bytes: u64) -> Result<()>;
-    /// The same for a mapping that the pond gives up, as with [`discard`](Self::discard).
+    /// The same for a mapping that the pond gives up. If the device refuses, the backing keeps trying.
     fn discard_view(&self, offset: u64, bytes: u64) {
         let _ = self.unalias(offset, bytes); // as there
     }
@@ -95,20 +98,21 @@ pub trait Backing: Points {
     fn borrow_event(&self, _event: u64) -> Result<Option<Point>> {
         Err(Error::new(Code::Unsupported, "this device has no events"))
     }
-    /// Whether work that is queued on `stream` is recorded for later (graph capture) and not run, so that no point can
-    /// be made there. For the default stream also whether the capture of another stream forbids work on it; for `EVERY`
-    /// whether a capture forbids waiting for the device.
+    /// Whether graph capture records work that is queued on `stream` for later, so that no point can be made there. For
+    /// the default stream, also whether the capture of another stream forbids work on it. For `EVERY`, whether a
+    /// capture forbids waiting for the device.
     fn capturing(&self, _stream: u64) -> bool {
         false
     }
-    /// An announced capture may have the stream from here on, or has it no more: meanwhile the stream lives, and the device may
-    /// ask it.
+    /// An announced capture of the stream begins (`captured`) or has ended. In between the stream exists for certain,
+    /// so the device may be asked about it.
     fn watch(&self, _stream: u64, _captured: bool) {}
     /// Waits on the host for everything on the device, including work of streams that have ended.
     fn sync_all(&self) -> Result<()>;
     /// Waits on the host for everything that is queued on `stream`.
     fn sync_stream(&self, stream: u64) -> Result<()>;
-    /// Whether the calling thread may wait for streams: it is not running one of their callbacks.
+    /// Whether the calling thread may wait for streams: it is not running one of their callbacks. Locks may be held, so
+    /// an implementation calls nothing and waits for nothing.
     fn may_wait(&self) -> bool {
         true
     }
@@ -117,30 +121,32 @@ pub trait Backing: Points {
     fn may_change(&self) -> bool {
         true
     }
-    /// Whether all work that was queued on the device's streams before this call is done, as far as the device knows at no
-    /// cost; see `Streams::idle` of the device. A backing that does not know answers `false`.
+    /// Whether all work that was queued on the device's streams before this call is done. `false` also if the device
+    /// would have to make a call to find out; see `Streams::idle`.
     fn idle(&self) -> bool {
         false
     }
     /// Whether the stream exists; a device that does not know answers `true`.
     fn knows(&self, stream: u64) -> bool;
-    /// Whether the stream is still one of those that [`streams`](Self::streams) lists, or may be somebody else's. Makes
-    /// no call to the device. A stream for which this is false must not be queried.
+    /// Whether [`streams`](Self::streams) still lists the stream, or it may be somebody else's. If not, the device must
+    /// not be asked about it. Makes no call to the device.
     fn lists(&self, _stream: u64) -> bool {
         true
     }
-    /// Whether the stream may be given to the device also in a call of the program that does not name it. Where not, it may have
-    /// ended by then without notice; a point of all streams (`EVERY`) then stands for one of it.
+    /// Whether the device may be asked about the stream in a call of the program that does not name it. If not, the
+    /// stream may have ended without notice by then, and a point of all streams (`EVERY`) takes the place of one on the
+    /// stream.
     fn lasts(&self, _stream: u64) -> bool {
         true
     }
-    /// The same of a stream that is not one of the device's own; where not, the point is one of all that may be its work.
+    /// The same for a stream that is not one of the device's own. If not, [`mark_elsewhere`](Self::mark_elsewhere)
+    /// makes a point of all work that may be the stream's.
     fn lasts_elsewhere(&self, _stream: u64) -> bool {
         true
     }
-    /// Whether the stream is one of the device's own. One that is not may still use the device's memory; the device's
-    /// calls cannot wait for it, except through points of [`mark_elsewhere`](Self::mark_elsewhere). `UnknownStream`: it
-    /// does not exist; any other error: the question could not be answered.
+    /// Whether the stream is one of the device's own. Another stream may still use the device's memory, but the device
+    /// can wait for it only through points of [`mark_elsewhere`](Self::mark_elsewhere). `UnknownStream`: the stream
+    /// does not exist. Any other error: the question could not be answered.
     fn owns(&self, stream: u64) -> Result<bool> {
         if self.knows(stream) {
             return Ok(true);
@@ -150,18 +156,20 @@ pub trait Backing: Points {
             format!("stream {stream:#x} is not a stream of this device, or was destroyed"),
         ))
     }
-    /// As [`mark`](Self::mark), for a stream that is not the device's own, even if it has ended since `owns` was
-    /// called; `named`: by the program's call, so that it has not. The point is passed when a wait for the whole device that
-    /// begins later returns.
+    /// As [`mark`](Self::mark), for a stream that is not the device's own. It may have ended since `owns` was called;
+    /// with `named`, it has not: the current call of the program names it, or
+    /// [`lasts_elsewhere`](Self::lasts_elsewhere). The point is passed when a wait for the whole device that begins
+    /// later returns.
     fn mark_elsewhere(&self, _stream: u64, _named: bool) -> Result<Option<Point>> {
         Err(Error::new(Code::Unsupported, "this device knows no streams but its own"))
     }
-    /// Whether `stream` denotes the default stream, which waits for all others.
+    /// Whether `stream` denotes the default stream, which waits for all others. Locks may be held, so an implementation
+    /// calls nothing and waits for nothing.
     fn is_default(&self, stream: u64) -> bool {
         stream == 0
     }
-    /// Whether the stream orders work of all threads. A stream that is a different one on each thread does not; blocks
-    /// for it are allocated like blocks without a stream.
+    /// Whether the stream id denotes the same stream on all threads. Where it does not, it cannot order memory, and
+    /// blocks for it are allocated like blocks without a stream.
     fn ordered_by(&self, _stream: u64) -> bool {
         true
     }

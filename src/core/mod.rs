@@ -61,6 +61,8 @@ pub use features::{
 };
 pub(crate) use ground::PoolRef;
 pub use ground::{AddressSpan, Config, Pool};
+#[cfg(not(loom))] // for the table of fast paths, which no model has
+pub(crate) use heap::{HeapSeat, HeapState, Way};
 pub use layout::{Layout, Owner, Place, Placed, ScatteredPiece, SegmentRecord, Span};
 pub use order::{Ending, Fence, Order};
 pub(crate) use order::{Stream, Waits};
@@ -84,7 +86,7 @@ pub use types::{
 };
 pub use units::GranuleRun;
 pub(crate) use {
-    heap::{EnteredHeap, Fast, Heap, HeapPath, HeapSeat, HeapState, Noted, Outside, Reused, Way},
+    heap::{EnteredHeap, Fast, Heap, HeapPath, Noted, Outside, Reused},
     ladder::{Freed, Got},
     supply::Trials,
     units::GRANULE,

@@ -8,10 +8,11 @@ use crate::base::error::Result;
 /// blocking calls of the library.
 pub type StreamCallback = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// What a stream is like, beside what [`Streams::create`] makes, which is the default.
+/// What kind of stream to create. The default is what [`Streams::create`] makes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamKind {
-    /// As the device counts: lower numbers come first. One that the device does not have means the nearest.
+    /// In the device's own numbers: lower ones come first. A number that the device does not have means the nearest
+    /// that it has.
     pub priority: i32,
     /// The default stream does not wait for it, nor it for the default stream.
     pub non_blocking: bool,
@@ -66,10 +67,9 @@ pub trait Streams: Send + Sync {
         true
     }
 
-    /// Whether nothing is queued on any stream of the device, also not on those that have ended: all work that was
-    /// queued before this call is done, and what it wrote is visible. `false`: something may be, or that cannot be told
-    /// without a call of a driver. Never waits, takes no lock and calls nobody: it is asked at each free of a block
-    /// without a stream.
+    /// Whether nothing is queued on any stream of the device, ended ones included: all work that was queued before this
+    /// call is done, and what it wrote is visible. `false`: something may be queued, or only a call of a driver could
+    /// tell. Never waits, takes no lock and calls nobody, because each free of a block without a stream asks.
     fn idle(&self) -> bool {
         false
     }
@@ -88,8 +88,9 @@ pub trait Timing: Send + Sync {
     /// A new event that notes the time; it may cost more than an ordinary one. All that can be done with an event can be
     /// done with it.
     fn create_event(&self) -> Result<EventId>;
-    /// \[ms\] from when the work that `start` recorded was done to when that of `end` was; negative the other way round.
-    /// `Busy` while one of them is not done, `InvalidArgument` for an event that notes no time or recorded nothing yet.
+    /// \[ms\] from the time at which the work that `start` recorded was done to the time at which that of `end` was;
+    /// negative if `end` came first. `Busy` while one of them is not done, `InvalidArgument` for an event that notes no
+    /// time or has recorded nothing yet.
     fn elapsed(&self, start: EventId, end: EventId) -> Result<f32>;
 }
 
@@ -114,21 +115,25 @@ pub trait ExternalStreams: Send + Sync {
     fn is_per_thread(&self, stream: StreamId) -> bool;
     /// Tells the device that the stream is about to be destroyed by its creator: it must not be queried any more.
     fn forget(&self, stream: StreamId);
-    /// From here on the stream may be captured and lives, until this is called with `false`: so it can be asked before the device
-    /// is waited for.
+    /// From now on an announced capture may record the stream (`captured`), or no longer does. Until the call with
+    /// `false`, the stream exists for certain. So the device can ask about it before a wait for the whole device, which
+    /// a capture would forbid.
     fn watch(&self, stream: StreamId, captured: bool);
-    /// Whether the program promises to tell of the end of each stream by [`forget`](Self::forget), or to end none. Not at first.
+    /// Whether the program promises to announce the end of each stream by [`forget`](Self::forget), or to end none. At
+    /// first it promises nothing.
     fn set_announced(&self, announced: bool);
-    /// Whether the stream may be given to the driver in a call of the program that does not name it: it cannot have ended
-    /// without notice. A driver need not survive a stream that has ended.
+    /// Whether the driver may be asked about the stream in a call of the program that does not name it: the stream
+    /// cannot have ended without notice. A driver may crash on a stream that has ended.
     fn lasts(&self, stream: StreamId) -> bool;
-    /// The same of one that is [`Whose::Theirs`].
+    /// The same for a stream that is [`Whose::Theirs`].
     fn lasts_elsewhere(&self, stream: StreamId) -> bool;
-    /// The order of memory knows from now on that the stream was created here: [`lasts`](Self::lasts) is true of it.
+    /// The order of memory has learnt that the stream was created here. From now on [`lasts`](Self::lasts) is true of
+    /// it.
     fn note_created(&self, stream: StreamId);
     /// Makes the event stand for everything queued so far on a stream that is [`Whose::Theirs`], even if the stream has
-    /// ended since; without `named`, the program's call does not name it, and it is not given to the driver. `NotPermitted`
-    /// while it is being captured.
+    /// ended since. Without `named`, the current call of the program does not name the stream, and the driver is not
+    /// asked about it: the event then stands for all work of the stream's context. `NotPermitted` while the stream is
+    /// being captured.
     fn record_theirs(&self, stream: StreamId, event: EventId, named: bool) -> Result<()>;
     /// Makes the event stand for everything queued on the device so far, on all streams, known or not. May wait on the
     /// host instead. `NotPermitted` while a known stream is being captured.

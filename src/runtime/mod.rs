@@ -109,9 +109,10 @@ pub use types::registry::{
     absence, configure_cuda, configure_host, device, device_count, finalize, register_type, type_names,
     unregister_type,
 };
+pub use watch::event::{Event, EventKind, Told};
 pub use watch::hooks::{BlockEvent, BlockEventKind};
 pub use watch::latency::Latency;
-pub use watch::observe::{Event, EventKind, Observer, Told};
+pub use watch::observe::Observer;
 
 pub(crate) use entry::fork::check as check_fork;
 pub(crate) use entry::reentry::may_block;

@@ -3,6 +3,7 @@
 //! `MILLPOND_HAMMER_SECONDS` (default 2) makes it longer.
 
 use crate::apart::apart_for;
+use crate::random::Random;
 use millpond::capi::*;
 use std::ffi::{CStr, c_void};
 use std::ptr::{null, null_mut};
@@ -39,17 +40,6 @@ struct Held {
     fill: u8,
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
-
 /// Reads the block back on its own stream and looks at each byte.
 fn check(s: &Shared, h: &Held) {
     let mut back = vec![!h.fill; h.bytes];
@@ -76,15 +66,15 @@ fn work(s: &Shared, seed: u64, until: Instant, rounds: &AtomicU64) {
     let mut held: Vec<Held> = Vec::new();
     while Instant::now() < until {
         if held.len() == 32 || !held.is_empty() && r.below(2) == 0 {
-            let at = r.below(held.len() as u64) as usize;
+            let at = r.below(held.len());
             release(s, held.swap_remove(at));
             continue;
         }
-        let device = r.below(2) as usize;
+        let device = r.below(2);
         let magnitude = 4 + r.below(15);
-        let bytes = 1 + r.below(1 << magnitude) as usize;
+        let bytes = 1 + r.below(1 << magnitude);
         let ordered = r.below(4) != 0;
-        let stream: C_Stream = ptr(s.streams[device][r.below(STREAMS as u64) as usize]);
+        let stream: C_Stream = ptr(s.streams[device][r.below(STREAMS)]);
         let mut at = null_mut();
         let got = if ordered {
             unsafe { millpond_pool_alloc(ptr(s.pools[device]), bytes, stream, &mut at) }

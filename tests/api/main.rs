@@ -16,6 +16,8 @@
 #[cfg(unix)]
 #[path = "../apart/mod.rs"]
 mod apart;
+#[path = "../random/mod.rs"]
+mod random;
 #[cfg(all(feature = "capi", target_os = "linux"))]
 #[path = "../sharing/mod.rs"]
 mod sharing;

@@ -150,21 +150,28 @@ fn a_signal_that_was_ignored_is_ignored_again() {
     });
 }
 
+/// The environment asks for a signal that cannot be had, so no device opens.
+fn fails_the_opening(wants: &str) {
+    let e = millpond::runtime::device("host", 0).map(drop).unwrap_err();
+    assert!(e.message().contains(wants), "{}", e.message());
+}
+
 #[test]
-fn a_wrong_signal_in_the_environment_fails_the_opening() {
-    for (file, signal, wants) in [
-        ("x", "USR9", "MILLPOND_HISTORY_SIGNAL is \"USR9\": want a signal"),
-        ("", "USR2", "MILLPOND_HISTORY_SIGNAL wants MILLPOND_HISTORY"),
-        ("x", "11", "MILLPOND_HISTORY_SIGNAL: signal 11 says that something has failed"),
-    ] {
-        let set = [("MILLPOND_HISTORY", file), ("MILLPOND_HISTORY_SIGNAL", signal)];
-        assert_eq!(
-            in_child(|| {
-                set.iter().for_each(|(k, v)| unsafe { std::env::set_var(k, v) });
-                let e = millpond::runtime::device("host", 0).map(drop).unwrap_err();
-                assert!(e.message().contains(wants), "{}", e.message());
-            }),
-            0
-        );
-    }
+fn an_unknown_signal_in_the_environment_fails_the_opening() {
+    let set = [("MILLPOND_HISTORY", "x"), ("MILLPOND_HISTORY_SIGNAL", "USR9")];
+    apart_with(&set, || fails_the_opening("MILLPOND_HISTORY_SIGNAL is \"USR9\": want a signal"));
+}
+
+#[test]
+fn a_signal_without_a_history_in_the_environment_fails_the_opening() {
+    let set = [("MILLPOND_HISTORY", ""), ("MILLPOND_HISTORY_SIGNAL", "USR2")];
+    apart_with(&set, || fails_the_opening("MILLPOND_HISTORY_SIGNAL wants MILLPOND_HISTORY"));
+}
+
+#[test]
+fn a_signal_of_a_failure_in_the_environment_fails_the_opening() {
+    let set = [("MILLPOND_HISTORY", "x"), ("MILLPOND_HISTORY_SIGNAL", "11")];
+    apart_with(&set, || {
+        fails_the_opening("MILLPOND_HISTORY_SIGNAL: signal 11 says that something has failed")
+    });
 }

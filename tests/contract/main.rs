@@ -28,6 +28,8 @@ mod compilers;
 mod cuda;
 #[path = "../fake/mod.rs"]
 mod fake;
+#[path = "../random/mod.rs"]
+mod random;
 #[path = "../seam/mod.rs"]
 mod seam;
 

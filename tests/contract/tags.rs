@@ -3,6 +3,7 @@
 
 use crate::apart::*;
 use crate::api::*;
+use crate::random::Random;
 use millpond::capi::*;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -85,18 +86,6 @@ fn agrees(d: Device) {
     });
     let told: BTreeMap<_, _> = told.filter(|t| t.1 != (0, 0, 0, 0)).collect();
     assert_eq!(told, by);
-}
-
-/// A small generator of numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n as u64) as usize
-    }
 }
 
 const NAMES: [&str; 3] = ["weights", "kv_cache", "activations"];

@@ -8,6 +8,7 @@ use millpond::Code;
 use millpond::runtime::{self, DeviceState, PoolId};
 use std::sync::Arc;
 
+mod contexts;
 mod told;
 
 const POOL: PoolId = PoolId::DEFAULT;
@@ -84,68 +85,6 @@ fn a_checkpoint_of_ended_streams_is_restored() {
         m.checkpoints().restore(p, c).unwrap();
         assert!(m.block(kept).is_ok() && m.block(given).is_ok());
         fake.end();
-    });
-}
-
-/// A stream of a context of the program's own.
-fn stream_of_another_context(fake: &Fake) -> (u64, u64) {
-    let create: extern "C" fn(*mut u64, u32, i32) -> u32 = fake.driver("cuCtxCreate_v2");
-    let pop: extern "C" fn(*mut u64) -> u32 = fake.driver("cuCtxPopCurrent_v2");
-    let make: extern "C" fn(*mut u64, u32) -> u32 = fake.driver("cuStreamCreate");
-    let (mut context, mut stream) = (0, 0);
-    assert_eq!(create(&mut context, 0, 0), 0);
-    assert_eq!(make(&mut stream, NON_BLOCKING), 0);
-    assert_eq!(pop(&mut 0), 0);
-    (context, stream)
-}
-
-fn destroy_context(fake: &Fake, context: u64) {
-    assert_eq!(fake.driver::<extern "C" fn(u64) -> u32>("cuCtxDestroy_v2")(context), 0);
-}
-
-/// A block that work of other contexts writes: of a stream that has ended, and of one in a third context that has its handle
-/// now.
-#[test]
-fn work_of_other_contexts_is_waited_for_after_their_streams() {
-    apart(|| {
-        for again in [false, true] {
-            let (fake, d) = one(&[]);
-            let (m, t) = (d.memory(), d.streams().create().unwrap());
-            let (context, s) = stream_of_another_context(&fake);
-            let b = m.alloc(POOL, t, 3 * MIB).unwrap();
-            m.record_stream(b, s).unwrap();
-            let fill: extern "C" fn(u64, u8, usize, u64) -> u32 = fake.driver("cuMemsetD8Async");
-            let push: extern "C" fn(u64) -> u32 = fake.driver("cuCtxPushCurrent_v2");
-            let pop: extern "C" fn(*mut u64) -> u32 = fake.driver("cuCtxPopCurrent_v2");
-            let end: extern "C" fn(u64) -> u32 = fake.driver("cuStreamDestroy_v2");
-            fake.hold(true);
-            assert_eq!(push(context), 0);
-            assert_eq!(fill(b, 9, 3 << 20, s), 0);
-            assert_eq!(end(s), 0);
-            assert_eq!(pop(&mut 0), 0);
-            let third = again.then(|| stream_of_another_context(&fake));
-            if let Some((_, same)) = third {
-                assert_eq!(same, s, "its handle comes again");
-                m.record_stream(b, same).unwrap();
-            }
-            m.free(b, Some(t), None).unwrap();
-            let c = m.alloc(POOL, t, 3 * MIB).unwrap();
-            assert_ne!(c, b, "{again}: a stream of another context still writes it");
-            fake.hold(false);
-            d.synchronize().unwrap();
-            for x in [Some(context), third.map(|t| t.0)].into_iter().flatten() {
-                let wait: extern "C" fn() -> u32 = fake.driver("cuCtxSynchronize");
-                assert_eq!((push(x), wait(), pop(&mut 0)), (0, 0, 0));
-            }
-            // It comes back.
-            let all: Vec<u64> = (0..).map_while(|_| m.alloc(POOL, t, 3 * MIB).ok()).collect();
-            assert!(all.contains(&b), "{again}");
-            drop(d);
-            runtime::finalize().unwrap();
-            destroy_context(&fake, context);
-            third.iter().for_each(|t| destroy_context(&fake, t.0));
-            assert_eq!(fake.leaks(), "");
-        }
     });
 }
 
@@ -333,107 +272,6 @@ fn captures_that_only_the_driver_knows_are_found_as_far_as_it_tells() {
             fake.foreign_stream_end(s);
             fake.end();
         }
-    });
-}
-
-/// Nobody can tell of the end of a stream in a context that is no device's, and the library does not give it to the driver later.
-#[test]
-fn a_stream_of_another_context_ends_in_spite_of_the_promise() {
-    apart(|| {
-        for promise in [false, true] {
-            let (fake, d) = if promise { announced(&[]) } else { one(&[]) };
-            let (m, t) = (d.memory(), d.streams().create().unwrap());
-            let push: extern "C" fn(u64) -> u32 = fake.driver("cuCtxPushCurrent_v2");
-            let pop: extern "C" fn(*mut u64) -> u32 = fake.driver("cuCtxPopCurrent_v2");
-            let end: extern "C" fn(u64) -> u32 = fake.driver("cuStreamDestroy_v2");
-            let wait: extern "C" fn() -> u32 = fake.driver("cuCtxSynchronize");
-            let fill: extern "C" fn(u64, u8, usize, u64) -> u32 = fake.driver("cuMemsetD8Async");
-            let (context, s) = stream_of_another_context(&fake);
-            let b = m.alloc(POOL, t, 3 * MIB).unwrap();
-            m.record_stream(b, s).unwrap();
-            fake.hold(true);
-            assert_eq!((push(context), fill(b, 9, 3 << 20, s), pop(&mut 0)), (0, 0, 0));
-            assert_eq!(d.streams().forget(s).unwrap_err().code(), Code::UnknownStream);
-            assert_eq!((push(context), end(s), pop(&mut 0)), (0, 0, 0));
-            m.free(b, Some(t), None).unwrap();
-            assert_ne!(m.alloc(POOL, t, 3 * MIB).unwrap(), b, "a stream of another context still writes it");
-            fake.hold(false);
-            assert_eq!((push(context), wait(), pop(&mut 0)), (0, 0, 0));
-            let all: Vec<u64> = (0..).map_while(|_| m.alloc(POOL, t, 3 * MIB).ok()).collect();
-            assert!(all.contains(&b), "{promise}: it never comes back");
-            drop(d);
-            runtime::finalize().unwrap();
-            destroy_context(&fake, context);
-            assert_eq!(fake.leaks(), "");
-        }
-    });
-}
-
-/// A stream of another context has used a block, and ended; its handle is that of a stream of the device's own context, whose end
-/// is told.
-#[test]
-fn work_of_another_context_is_waited_for_when_the_next_stream_with_that_handle_has_ended() {
-    apart(|| {
-        for promise in [false, true] {
-            let (fake, d) = if promise { announced(&[]) } else { one(&[]) };
-            let (m, t) = (d.memory(), d.streams().create().unwrap());
-            let push: extern "C" fn(u64) -> u32 = fake.driver("cuCtxPushCurrent_v2");
-            let pop: extern "C" fn(*mut u64) -> u32 = fake.driver("cuCtxPopCurrent_v2");
-            let end: extern "C" fn(u64) -> u32 = fake.driver("cuStreamDestroy_v2");
-            let fill: extern "C" fn(u64, u8, usize, u64) -> u32 = fake.driver("cuMemsetD8Async");
-            let (context, s) = stream_of_another_context(&fake);
-            let b = m.alloc(POOL, t, 3 * MIB).unwrap();
-            m.record_stream(b, s).unwrap();
-            fake.hold(true);
-            assert_eq!(push(context), 0);
-            assert_eq!((fill(b, 9, 3 << 20, s), end(s), pop(&mut 0)), (0, 0, 0));
-            let same = fake.foreign_stream(0, NON_BLOCKING);
-            assert_eq!(same, s, "its handle comes again");
-            let c = m.alloc(POOL, same, 3 * MIB).unwrap();
-            m.free(c, Some(same), None).unwrap();
-            d.streams().forget(same).unwrap();
-            fake.foreign_stream_end(same);
-            m.free(b, Some(t), None).unwrap();
-            assert_ne!(m.alloc(POOL, t, 3 * MIB).unwrap(), b, "a stream of another context still writes it");
-            fake.hold(false);
-            let wait: extern "C" fn() -> u32 = fake.driver("cuCtxSynchronize");
-            assert_eq!((push(context), wait(), pop(&mut 0)), (0, 0, 0));
-            d.synchronize().unwrap();
-            let all: Vec<u64> = (0..).map_while(|_| m.alloc(POOL, t, 3 * MIB).ok()).collect();
-            assert!(all.contains(&b), "{promise}: it never comes back");
-            drop(d);
-            runtime::finalize().unwrap();
-            destroy_context(&fake, context);
-            assert_eq!(fake.leaks(), "");
-        }
-    });
-}
-
-/// What was a stream of a context that has gone is one of another context now.
-#[test]
-fn a_context_that_has_gone_is_not_asked_for_a_stream_with_the_same_handle() {
-    apart(|| {
-        let (fake, d) = one(&[]);
-        let (m, t) = (d.memory(), d.streams().create().unwrap());
-        let end: extern "C" fn(u64) -> u32 = fake.driver("cuStreamDestroy_v2");
-        let push: extern "C" fn(u64) -> u32 = fake.driver("cuCtxPushCurrent_v2");
-        let pop: extern "C" fn(*mut u64) -> u32 = fake.driver("cuCtxPopCurrent_v2");
-        let [mut context, mut s] = [0; 2];
-        for again in [false, true] {
-            let before = s;
-            (context, s) = stream_of_another_context(&fake);
-            assert!(!again || s == before, "its handle comes again");
-            let b = m.alloc(POOL, t, 40 * MIB).unwrap();
-            m.record_stream(b, s).unwrap();
-            m.free(b, Some(t), None).unwrap();
-            d.synchronize().unwrap();
-            let c = m.alloc(POOL, t, 40 * MIB).expect("no work is left");
-            m.free(c, Some(t), None).unwrap();
-            assert_eq!((push(context), end(s), pop(&mut 0)), (0, 0, 0));
-            destroy_context(&fake, context);
-        }
-        assert_ne!(context, 0);
-        fake.end();
     });
 }
 

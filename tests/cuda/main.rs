@@ -17,6 +17,8 @@ mod apart;
 mod compilers;
 #[path = "../fakecuda/mod.rs"]
 mod cuda;
+#[path = "../random/mod.rs"]
+mod random;
 #[cfg(feature = "capi")]
 #[path = "../sharing/mod.rs"]
 mod sharing;

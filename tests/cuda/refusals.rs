@@ -3,6 +3,7 @@
 //! back.
 
 use crate::cuda::*;
+use crate::random::Random;
 use millpond::runtime::{DeviceState, PoolId};
 use millpond::{Code, Error};
 use std::sync::Arc;
@@ -14,22 +15,6 @@ const CODES: [u32; 2] = [719, 2];
 const CALLS: [&str; 5] = ["cuMemUnmap", "cuMemMap", "cuMemRelease", "cuMemSetAccess", "cuMemCreate"];
 /// [B] blocks that end with a granule, and others.
 const SIZES: [u64; 5] = [GRANULE, 10 * MIB + 5000, 3 * MIB, 70_000, 6 * MIB];
-
-/// Numbers at random, the same for a seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) as usize % n
-    }
-
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())]
-    }
-}
 
 #[derive(Clone, Copy)]
 struct Block {
@@ -75,7 +60,7 @@ fn check_error(e: &Error, when: &str) {
     assert!(fine, "{when}: {:?}: {e}", e.code());
 }
 
-fn some_calls_fail(fake: &Fake, dice: &mut Dice) {
+fn some_calls_fail(fake: &Fake, dice: &mut Random) {
     for _ in 0..=dice.below(3) {
         fake.fail(dice.of(&CALLS), 1 + dice.below(4) as u64, dice.of(&CODES), dice.below(3) == 0);
     }
@@ -91,7 +76,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn step(&mut self, fake: &Fake, dice: &mut Dice, when: &str) {
+    fn step(&mut self, fake: &Fake, dice: &mut Random, when: &str) {
         let m = self.d.memory();
         match dice.below(8) {
             0..=3 => {
@@ -145,7 +130,7 @@ fn programs() -> std::ops::Range<u64> {
 #[test]
 fn one_thread() {
     for seed in programs() {
-        let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut dice = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let (fake, d) = one(&[]);
         let p = d.memory().pools().create(0).unwrap();
         let mut w = Worker {
@@ -217,7 +202,7 @@ fn several_threads() {
                 .map(|t| {
                     let (fake, d) = (&fake, d.clone());
                     scope.spawn(move || {
-                        let mut dice = Dice((seed * 8 + t).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+                        let mut dice = Random((seed * 8 + t).wrapping_mul(0x9E37_79B9_7F4A_7C15));
                         let stream = d.streams().create().unwrap();
                         let mut w = Worker {
                             d,
@@ -233,7 +218,7 @@ fn several_threads() {
                     })
                 })
                 .collect();
-            let mut dice = Dice(seed.wrapping_mul(0xD1B5_4A32_D192_ED03));
+            let mut dice = Random(seed.wrapping_mul(0xD1B5_4A32_D192_ED03));
             let (done, fake) = (&done, &fake);
             let chaos = scope.spawn(move || {
                 while !done.load(Relaxed) {

@@ -30,7 +30,7 @@ struct Names {
 }
 
 /// The source as words, `::` and single characters, without comments, texts, characters and lifetimes.
-fn tokens(text: &str) -> Vec<String> {
+pub(crate) fn tokens(text: &str) -> Vec<String> {
     let chars: Vec<char> = text.chars().collect();
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let (mut at, mut all) = (0, Vec::new());
@@ -94,7 +94,7 @@ fn tokens(text: &str) -> Vec<String> {
 }
 
 /// Where the bracket that opens at `at` has closed.
-fn after_bracket(tokens: &[String], at: usize) -> usize {
+pub(crate) fn after_bracket(tokens: &[String], at: usize) -> usize {
     let mut depth = 0;
     for (n, t) in tokens.iter().enumerate().skip(at) {
         match t.as_str() {

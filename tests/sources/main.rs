@@ -1,5 +1,5 @@
 //! Checks of our own files: the C header and the shared library's symbols match the sources, the rooms of `src` only look
-//! down, the tables of locks are complete, the lists of mutants fit the sources, and the links of the documentation lead
+//! down, nobody can replace a part of a pond's ground, the tables of locks are complete, the lists of mutants fit the sources, and the links of the documentation lead
 //! somewhere. Needs a C and a C++ compiler.
 #![allow(
     clippy::unwrap_used,
@@ -15,6 +15,7 @@ mod compilers;
 #[cfg(feature = "capi")]
 mod abi;
 mod arrows;
+mod ground;
 mod header;
 mod links;
 mod locks;

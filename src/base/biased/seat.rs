@@ -179,12 +179,14 @@ impl<T, W> Copy for FastPath<'_, T, W> {}
 
 impl<'a, T, W> FastPath<'a, T, W> {
     /// The fast path of this seat.
+    #[cfg(not(loom))] // for the table of fast paths, which no model has
     #[inline(always)]
     pub(super) fn of(seat: &'a Seat<T, W>) -> Self {
         FastPath(seat)
     }
 
     /// The seat that it is of.
+    #[cfg(not(loom))] // likewise
     pub(super) fn seat(self) -> &'a Seat<T, W> {
         self.0
     }

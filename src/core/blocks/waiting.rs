@@ -19,8 +19,8 @@ use crate::base::sort;
 use crate::base::sync::pause;
 use std::sync::Arc;
 
-/// The number of rounds of queries, at least 50 us each, after which the oldest block is waited for: a plugin's answer
-/// "not yet" may also mean that it does not know, and then it never changes.
+/// The number of rounds of queries after which the oldest block is waited for instead. After the first 200, a round
+/// takes at least 50 us. A plugin may answer "not yet" because it does not know, and such an answer never changes.
 const MOST_ASKED: u32 = 20_000;
 
 /// The outcome for freed blocks whose wait is over.
@@ -116,7 +116,7 @@ impl<'a> WaitingBlocks<'a> {
         Err(Error::new(e.code(), format!("the device refused to take a block back: {e}")))
     }
 
-    /// Makes a block reusable that waits for nothing any more. Returns how many bytes it is charged.
+    /// Makes a freed block reusable, whose wait is over. Returns how many bytes it is charged.
     fn make_reusable(self, h: &mut LockedHeap<'_>, w: &Waiting) -> u64 {
         let maps = &self.ground.maps;
         let (d, charged) = (maps.desc(w.id), maps.charge(w.id));
@@ -203,8 +203,8 @@ impl<'a> WaitingBlocks<'a> {
         self.return_ready(heap, None).any
     }
 
-    /// Makes the freed blocks of a heap reusable that are known to wait for nothing. A segment that the device refuses
-    /// is offered again the next time; a refusal of `own` is left to the caller.
+    /// Makes those freed blocks of a heap reusable that are known to wait for nothing. A segment that the device
+    /// refuses to take is offered again the next time, except the one with the ticket `own`: the caller deals with it.
     fn return_ready(self, heap: &'static Heap, own: Option<u64>) -> Returned {
         let ready = {
             let mut h = self.ground.look(heap);
@@ -246,8 +246,8 @@ impl<'a> WaitingBlocks<'a> {
         any
     }
 
-    /// Waits on the host for freed memory: for blocks, the first that is ready; then for the memory of released captures.
-    /// `false`: there is nothing to wait for.
+    /// Waits on the host until freed memory becomes reusable: the first block that is ready or, if no block can be
+    /// waited for, the memory of a released capture. `false`: there is nothing to wait for.
     pub(crate) fn wait_for_any(self) -> bool {
         self.poll_all() || self.wait_for_one(None) || self.released().wait_for_any()
     }
@@ -279,7 +279,8 @@ impl<'a> WaitingBlocks<'a> {
         }
     }
 
-    /// Waits for one block after the other, in the order of their frees, until one becomes reusable.
+    /// Takes one waiting block of each heap: the first whose fences are all made, or else the first. Waits for one
+    /// after the other, in the order of their frees, until a block becomes reusable.
     fn wait_in_turn(self, heaps: Vec<&'static Heap>) -> bool {
         let open = |heap: &'static Heap| {
             let first = self.ground.look(heap).waiting.first_open()?;
@@ -295,8 +296,9 @@ impl<'a> WaitingBlocks<'a> {
         false
     }
 
-    /// Waits for each freed block of a pool of which none becomes reusable by itself, and gives back segments that wait for
-    /// nothing. Fails with the reason if that is impossible.
+    /// For each heap of a pool, waits for one of the blocks that still wait, and gives segments that wait for nothing
+    /// back to the device. Fails with the reason if either is impossible. The caller has found that no block becomes
+    /// reusable by itself.
     pub(crate) fn bring_back(self, pool: PoolId) -> Result<()> {
         for heap in self.ground.heaps_of(pool.0) {
             let open = self.ground.look(heap).waiting.first_open();
@@ -331,7 +333,7 @@ impl<'a> WaitingBlocks<'a> {
 }
 
 /// Queries several fences, each with the heap that waits for it, until one is passed. `None`: one cannot be queried, or
-/// none is passed within a second or more.
+/// the number of rounds has reached `MOST_ASKED`, which takes about a second or more.
 fn ask_until_passed(fences: &[(&'static Heap, Fence)], round: &mut u32) -> Option<&'static Heap> {
     while *round < MOST_ASKED {
         for (heap, fence) in fences {

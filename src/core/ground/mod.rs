@@ -1,7 +1,7 @@
 //! The complete state of one pond, with its locks. The code that acts on it is on the floors above, in types of their
 //! own: each borrows the ground, or the part of it that it needs.
 //!
-//! None of its locks (`docs/architecture.md`, "Locks") is held while the backing is called or a thread waits for
+//! None of its locks (`docs/architecture.md`, "Locks") is held while the device is called or a thread waits for
 //! another: what an operation needs meanwhile it takes out of the heaps and holds as memory in transit
 //! ([`Transit`]). What a lock guards is reached only through its guard: [`Growing`] for the growth lock, `LockedHeap`
 //! for a heap.
@@ -50,15 +50,29 @@ pub use pool::Pool;
 pub(crate) use pool::PoolRef;
 
 /// The state of a pond; see the head of this file.
+///
+/// The fields of the first group are open to all of `core`. They are constant, or guard themselves with atomics and with
+/// locks of their own, so a shared reference cannot break them, and a method that only returns the field would protect
+/// nothing. Nobody can replace or borrow one mutably: the pond owns its ground and hands out shared references only
+/// (checked in `tests/sources/ground.rs`).
 pub(crate) struct Ground {
+    /// Descriptors, and the maps from granules and units to them; all are atomics. Who may change which entry is told in
+    /// `desc.rs`.
     pub(super) maps: Maps,
+    /// The sizes of the device. Constant.
     pub(super) config: Config,
+    /// The device. Its methods say which of them may be called while one of the locks below is held.
     pub(super) backing: Arc<dyn Backing>,
+    /// Streams, fences and captures, with locks of their own. Most of its methods call the device; see its head.
     pub(super) order: Order,
+    /// The tuning; each number is an atomic.
     pub(super) tuned: Tuned,
+    /// What earlier searches have found out; atomics.
     pub(super) hints: Hints,
-    /// Requests to the device that were refused.
+    /// Requests to the device that were refused; atomics.
     pub(super) refusals: Refusals,
+
+    // The rest is reached by the methods below, and what a lock guards only through that lock.
     limit: AtomicU64, // [B] of reserved; 0: none
     /// Granules of memory; granule numbers from here on are addresses for scattered blocks.
     memory_granules: u32,

@@ -1,22 +1,23 @@
-//! The counters of a heap: charged bytes, requested bytes and blocks, both of everything that was ever allocated in it
-//! and of what is live now; each class of memory is counted separately.
+//! The counters of a heap. For each class of memory, they count charged bytes, requested bytes and blocks: of
+//! everything that was ever allocated, and of what is allocated now.
 //!
-//! The hot path adds to `total` at an allocation. It takes from `left` at an allocation, and checks whether that is
-//! negative now; it gives back at a free. Everything else follows from these two: `left` is how much may still be
-//! allocated before the peaks must be checked (`ledger`), and `ceiling` minus that is what is allocated. `total` may
-//! wrap; `left` never does.
+//! The hot path changes two numbers. An allocation adds to `total`, and takes from `left` and checks whether that is
+//! negative now. A free gives back to `left`. Everything else follows: `left` is how much may still be allocated before
+//! the peaks must be checked (`ledger`), and `ceiling - left` is what is allocated. `total` may wrap; `left` never
+//! does.
 //!
-//! The ledger says how much the heap may have of each class and of both together (`most`). The hot path checks only the
-//! class of the block, so what both may have is split between the classes. A class that has used up its part takes some
-//! of what the other has left, at once and under the lock that the caller holds (`take_more`), or under its next lock
-//! after the first step of a request (`take_more_of_all`): classes may take turns, as they do in a program that stays
-//! close to its peak. The ledger is asked when both together have used up theirs.
+//! The ledger says how much the heap may allocate of each class and of both together (`most`). The hot path checks only
+//! the class of the block, so what both may have together is split between them (`deal`). A class that has used up its
+//! part takes some of what the other has left. It does so at once (`take_more`), under the lock that the caller holds;
+//! or, after the first step of a request, under the next lock (`take_more_of_all`). So the classes can take turns
+//! without the ledger, as they do in a program that stays close to its peak. The ledger is asked when both together
+//! have used up what they may have.
 
 use super::super::shape::Class;
 use crate::base::sync::Word;
 
-/// How many times in a row the ledger must see no change before a heap rests. Once would be enough for the sums; but
-/// then the heaps of a program whose streams take turns would be settled at each turn.
+/// How many times in a row the ledger must see no change before a heap rests. Once would be enough for correct sums.
+/// But if a program's streams take turns, its heaps would then be settled at each turn.
 const LOOKS_UNTIL_REST: u32 = 16;
 
 /// Charged bytes, requested bytes, blocks.
@@ -78,9 +79,10 @@ fn with_sum<T: Copy + std::ops::Add<Output = T>>([small, large]: [[T; 3]; 2]) ->
     [small, large, std::array::from_fn(|d| small[d] + large[d])]
 }
 
-/// What each class gets of the `free` that both have together: all that it `wants` if there is enough, else what it
-/// needs and half of what is left then. If there is not enough for the needs either, the class that needs less gets
-/// that, but at most half. The class that `asks` gets at least half.
+/// Splits `free`, which both classes have together, and returns the part of each. If there is enough, each gets all
+/// that it `wants`. If there is enough for what they need, each gets that and half of the rest. Otherwise the class
+/// that needs less gets what it needs, but at most half, and the other gets what remains. The class that `asks` gets at
+/// least half, or all that it wants.
 fn split(free: i64, wants: [i64; 2], needs: [i64; 2], asks: Option<usize>) -> [i64; 2] {
     if wants[0].saturating_add(wants[1]) <= free {
         return wants;
@@ -93,7 +95,7 @@ fn split(free: i64, wants: [i64; 2], needs: [i64; 2], asks: Option<usize>) -> [i
         _ => need.min(free - other.min(half)),
     };
     let part = if asks.is_some() { part.max(half) } else { part };
-    // What one does not want is the other's; together they want more than there is.
+    // What one class does not want is the other's. Together they want more than there is, so nothing is left over.
     let part = part.min(wants[first]).max(free - wants[1 - first]);
     if first == 0 { [part, free - part] } else { [free - part, part] }
 }
@@ -127,8 +129,8 @@ impl Counters {
         self.take_more(Class::Small) || self.take_more(Class::Large)
     }
 
-    /// A class has used up its part of some quantity, and takes more if the ledger lets it. `true`: the ledger must be
-    /// asked.
+    /// A class has used up its part of some quantity, and takes more as far as `most` allows. `true`: the ledger must
+    /// be asked.
     #[cold]
     #[inline(never)]
     fn take_more(&mut self, class: Class) -> bool {
@@ -147,7 +149,8 @@ impl Counters {
         false
     }
 
-    /// Splits what both classes may have of a quantity beyond what is allocated `now`; one of them may ask for more.
+    /// Splits what both classes may allocate of a quantity beyond what is allocated `now`. `asks`: the class that needs
+    /// more, if one does.
     fn deal(&mut self, now: [i64; 2], d: usize, asks: Option<usize>) {
         let wants = std::array::from_fn(|c| self.most[c][d] - now[c]);
         let needs = std::array::from_fn(|c| (self.peak[c][d] - now[c]).max(0));
@@ -177,13 +180,13 @@ impl Counters {
         totals
     }
 
-    /// What freed blocks have that wait: charged bytes, requested bytes and blocks, of each class and of both.
+    /// Charged bytes, requested bytes and number of the freed blocks that wait, of each class and of both.
     pub(crate) fn waiting(&self) -> Grid {
         with_sum(self.waiting)
     }
 
-    /// A visit of the ledger: returns what the heap contributes to the sums now, and whether that has been the same for
-    /// so long that the heap may rest.
+    /// A visit of the ledger. Returns what the heap contributes to the sums now, and whether this has been the same for
+    /// so many visits that the heap may rest.
     pub(crate) fn look(&mut self) -> (Seen, bool) {
         let (now, total) = (self.current(), self.totals());
         let now = Seen { now, total, waiting: self.waiting(), rests: false };
@@ -212,8 +215,8 @@ impl Counters {
         self.count_in_quick(class, charged, requested) && self.take_more(class)
     }
 
-    /// The same, but `true` says only that the class has used up its part: [`take_more_of_all`](Self::take_more_of_all) is to
-    /// follow.
+    /// The same, but `true` says only that the class has used up its part; the caller then calls
+    /// [`take_more_of_all`](Self::take_more_of_all) under its next lock.
     #[inline(always)]
     pub(crate) fn count_in_quick(&mut self, class: Class, charged: u64, requested: u64) -> bool {
         if cfg!(millpond_no_counters) {
@@ -223,8 +226,9 @@ impl Counters {
         w.total[0].add(charged as i64);
         w.total[1].add(requested as i64);
         w.total[2].add(1);
-        // One after the other: each is an instruction and a jump. To test them together costs as much again. The rest is
-        // taken in another way, or a compiler takes it before it tests.
+        // The three are tested one after the other, each with one instruction and a jump. Testing them together would
+        // cost as much again. After a test has failed, the rest is subtracted with `add`: were it the same operation as
+        // in the tests, a compiler would do all three before the first test.
         let ([bytes, asked, blocks], rest) = (&mut w.left, (requested as i64).wrapping_neg());
         if bytes.take(charged as i64) {
             asked.add(rest);
@@ -255,7 +259,7 @@ impl Counters {
         w.left[2].add(1);
     }
 
-    /// Counts a freed block that stays active until it stops waiting: the ceilings decrease with it.
+    /// Counts a freed block that waits. It stays active until its wait is over, so the ceilings go down with it.
     pub(crate) fn count_out_to_wait(&mut self, class: Class, charged: u64, requested: u64) {
         self.move_ceilings(class, [-(charged as i64), -(requested as i64), -1]);
     }
@@ -268,7 +272,7 @@ impl Counters {
         w.left.iter_mut().zip(back).for_each(|(left, n)| left.add(n));
     }
 
-    /// So much less waits, and may be allocated.
+    /// `less` is what no longer waits and may be allocated again; negative for what begins to wait.
     fn move_ceilings(&mut self, class: Class, less: Triple) {
         let c = class as usize;
         for (d, n) in less.into_iter().enumerate() {

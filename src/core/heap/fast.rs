@@ -1,16 +1,17 @@
 //! The first step of a request and of a free: a freed block of the same size is taken, or put back, under the lock of the
 //! heap. It never panics and calls nothing outside.
 //!
-//! A thread that allocates from a heap again and again enters it by its *fast path* (`base/biased/seat.rs`), which is open
-//! under the caller's number for the pool and the stream. While it is open, the heap serves that stream of that pool, and
-//! nobody has to see each request. Whoever changes that first removes the pool or the heap from where threads look them
-//! up to open a fast path (the handle cache, the pool's cache of heaps), and then closes it ([`Heap::close_fast_path`]).
+//! A thread that allocates from a heap again and again enters it by its *fast path* (`base/biased/seat.rs`), which is
+//! open under the caller's number for the pool and the stream. While it is open, the heap serves that stream of that
+//! pool, and nothing but this step has to see the requests. A thread that changes either of these closes the fast path
+//! in two steps. First it removes the pool or the heap from where threads look them up to open a fast path: the handle
+//! cache, and the pool's cache of heaps. Then it calls [`Heap::close_fast_path`].
 
 use super::super::desc::{Desc, GranuleUse, Id, UseRecord};
 use super::super::shape::{Class, large_units};
 use super::super::units::LARGE_SHIFT;
 use super::{Heap, HeapState, LockedHeap, OwnedHeap, Way};
-use crate::base::biased::{FastGuard, FastPath, Name, Seat};
+use crate::base::biased::{FastGuard, FastPath, Name};
 use crate::base::ring::Ring;
 use crate::base::sync::levels::HeldLock;
 use crate::locks;
@@ -20,7 +21,8 @@ use std::ops::DerefMut;
 pub(crate) type HeapPath = FastPath<'static, HeapState, Way>;
 
 /// The thread's record in the heap's lock.
-pub(crate) type HeapSeat = Seat<HeapState, Way>;
+#[cfg(not(loom))] // for the table of fast paths, which no model has
+pub(crate) type HeapSeat = crate::base::biased::Seat<HeapState, Way>;
 
 /// A heap that the calling thread has entered by the fast path.
 pub(crate) type EnteredHeap = LockedHeap<'static, FastGuard<'static, HeapState, Way>>;
@@ -43,7 +45,7 @@ pub(crate) enum Fast {
     Missed(&'static Heap, Name),
 }
 
-/// What is noted of a request or a free beside what its caller knows.
+/// What a history notes of a request or a free, apart from what the caller knows itself.
 #[derive(Clone, Copy)]
 pub(crate) struct Noted {
     pub ring: &'static Ring,
@@ -72,8 +74,8 @@ impl EnteredHeap {
         }
     }
 
-    /// The same for a heap whose requests are noted, with what is noted of one that is served. Does nothing if they are
-    /// not.
+    /// The same for a heap whose requests are noted. Also returns what there is to note of a request that is served.
+    /// `None`: nothing was done, because requests are not noted here or no freed block has the size.
     #[inline(always)]
     pub(crate) fn alloc_noted(mut self, bytes: u64) -> Option<(Fast, Noted)> {
         let ring = self.state.way().noted?;
@@ -88,7 +90,7 @@ impl EnteredHeap {
         let Way { base, span, .. } = self.state.way();
         match block {
             Reused::Block(offset) if offset < span => Fast::Block(base + offset),
-            // What this needs is read again: so nothing has to be kept for it.
+            // Heap and name are read again here, so that the usual case need not keep them.
             _ => Fast::Almost(block, self.state.way().heap, self.state.name()),
         }
     }
@@ -109,12 +111,12 @@ impl EnteredHeap {
         }
     }
 
-    /// The same for a heap whose frees are noted: the result is what is noted of the free, where, and the position that it has
-    /// there. `None`: nothing was done.
+    /// The same for a heap whose frees are noted. Returns what there is to note of the free, the bytes that were
+    /// requested, and the position of the event in the ring. `None`: nothing was done.
     #[inline(always)]
     pub(crate) fn free_noted(mut self, addr: u64) -> Option<(Noted, u64, u64)> {
         let ring = self.state.way().noted?;
-        // Its place among the events is that of the moment at which others may have the block.
+        // The position is claimed before another thread can have the block, so that the events are in the right order.
         let mut noted = None;
         self.end_at(addr, |heap, charged, requested| {
             noted = Some((Noted { ring, pool: heap.pool(), charged }, requested, ring.claim()));

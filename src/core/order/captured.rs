@@ -38,8 +38,9 @@ impl Order {
         Ok(Note(self, stream))
     }
 
-    /// Notes that the calling thread gives the stream to the device in a call of the program that does not name it: whoever
-    /// tells of its end waits until the result is dropped. `None`: it has ended, or may have without notice.
+    /// Notes that the calling thread asks the device about a stream that the current call of the program does not name.
+    /// A thread that announces the stream's end waits until the result is dropped. `None`: the stream has ended, or may
+    /// have ended without notice.
     pub(crate) fn asking(&self, stream: u64) -> Option<impl Sized + '_> {
         let note = self.note_asking(stream);
         self.is_there(stream).then_some(note)
@@ -51,8 +52,8 @@ impl Order {
         Note(self, stream)
     }
 
-    /// For a wait for the device: no announced capture begins before the result is dropped. `Busy` while a stream is
-    /// captured, announced or not.
+    /// Holds announced captures off until the result is dropped, so that the whole device can be waited for. `Busy`
+    /// while a stream is captured, announced or not.
     pub(crate) fn no_capture(&self) -> Result<impl Sized + '_> {
         let waiting = self.note(EVERY)?;
         if self.recorded_unannounced() {
@@ -75,8 +76,8 @@ impl Order {
         !Self::is_word(stream) && (self.route(stream).is_some() || self.backing().capturing(stream))
     }
 
-    /// The same for a stream that the program's call does not name, and which may have ended without notice: where that cannot
-    /// be ruled out, whether any is recorded.
+    /// The same for a stream that the current call of the program does not name. If it may have ended without notice,
+    /// the answer is whether any stream is recorded.
     pub(crate) fn records_later(&self, stream: u64) -> bool {
         let asked = || {
             let asking = self.asking(stream);
@@ -90,7 +91,7 @@ impl Order {
         self.records(stream) || self.captured.load(Relaxed) > 0 && self.concerns_all(stream)
     }
 
-    /// The same for a stream that the program's call does not name.
+    /// The same for a stream that the current call of the program does not name.
     pub(crate) fn is_captured_later(&self, stream: u64) -> bool {
         self.records_later(stream) || self.captured.load(Relaxed) > 0 && self.concerns_all(stream)
     }
@@ -133,7 +134,7 @@ impl Order {
         Ok(())
     }
 
-    /// Waits until no thread makes a point or waits that began before the stream was captured.
+    /// Waits for all threads that began to make a point on the stream, or to wait, before it was captured.
     pub(crate) fn wait_for_marks(&self, stream: u64) {
         let mut round = 0;
         while lock(&self.recording).marking.iter().any(|&s| s == stream || self.concerns_all(s)) {
@@ -142,7 +143,7 @@ impl Order {
         }
     }
 
-    /// Waits until no thread queries the device about the stream that began before its end was noted.
+    /// Waits for all threads that began to ask the device about the stream before its end was noted.
     pub(super) fn wait_for_askers(&self, stream: u64) {
         let mut round = 0;
         while lock(&self.recording).marking.contains(&stream) {

@@ -15,7 +15,7 @@ use crate::base::sync::{
 use crate::fail;
 use std::sync::Arc;
 
-/// How many streams may end before their fences are checked again.
+/// How many fences may be left behind before they are checked again, beside twice as many as were open then.
 const ENDED: usize = 32;
 
 #[cold]
@@ -76,9 +76,11 @@ impl Order {
     pub fn ending_elsewhere(&self, id: u64) {
         let known = lock(&self.streams).elsewhere.get(&id).and_then(|s| s.1.upgrade());
         let Some(stream) = known else { return };
-        // If no point can be made now, that is left for later: the backing knows what to do for an ended stream.
+        // If no point can be made now, one is made later: the backing knows how to make one for a stream that has
+        // ended.
         let made = self.mark(&stream, true);
-        // Release: for who makes a point there later, as `mark` does; who has begun has noted that.
+        // Release, with the Acquire in `mark`: a thread that makes a point there from now on sees this. A thread that
+        // has begun already has left a note, for which the next line waits.
         stream.ends.store(true, Release);
         self.wait_for_askers(id);
         if let Ok(made) = made {
@@ -149,15 +151,24 @@ impl Order {
     /// The stream has ended: only its fence stands for it here, and its id may be reused.
     pub fn ended(&self, ending: Ending) {
         let stream = ending.stream;
-        let many = {
+        {
             let mut s = lock(&self.streams);
             if s.known.get(&stream.id).is_some_and(|known| Arc::ptr_eq(known, &stream)) {
                 s.known.remove(&stream.id);
             }
+        }
+        self.check_left_if_many();
+    }
+
+    /// Queries the fences that were left behind, and drops those that are passed, if there are more than twice as many as
+    /// were open at the last check. If the program never waits for the device, nobody else does. Each fence is queried a
+    /// few times on average.
+    pub(super) fn check_left_if_many(&self) {
+        let many = {
+            let s = lock(&self.streams);
             s.ended.len() > 2 * s.looked + ENDED
         };
         if many {
-            // If nobody ever waits for the device, nobody else checks the list.
             let left = self.left_behind().len();
             lock(&self.streams).looked = left;
         }

@@ -1,12 +1,13 @@
-//! The stream order of one device: its streams, as far as they matter for memory, fences (points in their work), and
-//! which of them are being captured.
+//! The stream order of one device: the streams that matter for its memory, fences (points in the work of streams), and
+//! which streams are being captured.
 //!
-//! Invariants: a fence counts as passed only when the device has said so, or when a wait for the whole device has
-//! returned that began after the fence was made. A fence that could not be made is *owed*: it is made later, or such a
-//! wait covers it. A stream that has ended leaves a fence behind, which counts wherever "all streams" are meant, until
-//! it is passed.
+//! A fence counts as passed once the device has said so, or once a wait for the whole device has returned that began
+//! after the fence was made. A fence that could not be made is *owed*: it is made later, unless such a wait makes it
+//! unnecessary. A stream that has ended leaves a fence behind. Until that fence is passed, it is part of whatever "all
+//! streams" means.
 //!
-//! Everything here calls the device with none of its own locks held, and must be called without any other lock.
+//! None of the locks here is held while the device is called. The caller holds no other lock either, except for what
+//! never calls the device: `now`, `owe`, `route`, `capture` and what a [`Stream`] or [`Fence`] knows already.
 
 use super::backing::{Backing, Point};
 use super::types::{EVERY, PoolId, RETIRED, UNORDERED};
@@ -106,20 +107,23 @@ impl Order {
         s.known.entry(id).or_insert_with(made).clone()
     }
 
-    /// The stream that orders memory for `id`. A stream that differs on each thread waits for the default stream and is
-    /// waited for by it; so the default stream stands for it, since another thread may free the block.
+    /// The id of the stream that orders memory for `id`. Mostly that is `id` itself. An id that denotes a different
+    /// stream on each thread cannot order memory, because another thread may free the block. The default stream stands
+    /// for it: each of those streams waits for the default stream, and the default stream for them.
     pub(crate) fn ordered(&self, id: u64) -> u64 {
         if self.backing().ordered_by(id) { id } else { 0 }
     }
 
-    /// A fence for what is queued on `stream` now; `None`: all of it is done. `Err`: no fence can be made now. The call of
-    /// the program need not name the stream, which may have ended without notice: where that cannot be ruled out, the fence
-    /// is one of all streams.
+    /// Makes a fence for what is queued on `stream` now. `None`: all of it is done. `Err`: no fence can be made now.
+    ///
+    /// This one is for streams that the current call of the program does not name. If such a stream may have ended
+    /// without notice, the device must not be asked about it, and the fence covers all streams instead.
     pub(crate) fn fence(&self, stream: &Arc<Stream>) -> Result<Option<Fence>> {
         self.fence_of(stream, false)
     }
 
-    /// The same for a stream that the program's call names, and which has not ended then.
+    /// The same for a stream that the current call of the program names: the program answers for it that the stream has
+    /// not ended.
     pub(crate) fn fence_of_named(&self, stream: &Arc<Stream>) -> Result<Option<Fence>> {
         self.fence_of(stream, true)
     }
@@ -135,28 +139,30 @@ impl Order {
         let alive = named || lasts();
         let all = !alive && !stream.elsewhere;
         let made = self.mark(stream, alive);
-        // A thread that ends a stream leaves its fence first: a point that came too late, or was made on a new stream
-        // with that id, is not trusted.
+        // A thread that ends the stream leaves the stream's fence first. If that fence is there by now, our point may
+        // have come too late, or may be on a new stream with the same id. So it is not used.
         if let Some(end) = stream.end() {
             made.ok().flatten().into_iter().for_each(|p| self.backing().forget(p));
             return Ok(Some(end).filter(|f| !f.ask()));
         }
-        // A point of all streams passes in the order of such points, not of those of this stream.
+        // Fences with the same stream number pass in order. A point of all streams is in order with other such points,
+        // not with those of this stream.
         let serial = if all { self.every.serial } else { stream.serial };
         Ok(made?.map(|point| self.source.fence(serial, Some(point))))
     }
 
-    /// Makes a point on the stream while no capture can begin; `None`: everything queued there is done. Without `alive`, the
-    /// stream is not given to the device, and the point is one of all streams.
+    /// Makes a point on the stream, and holds announced captures off meanwhile. `None`: everything queued there is
+    /// done. Unless the stream is `alive` for certain, the device is not asked about it, and the point covers all
+    /// streams.
     fn mark(&self, stream: &Stream, alive: bool) -> Result<Option<Point>> {
         let point = if stream.elsewhere {
-            // Who ends it says so first, and then waits for such notes.
+            // A thread that ends the stream sets `ends` first, and then waits for notes such as this one.
             let _asking = self.note_asking(stream.id);
             self.backing().mark_elsewhere(stream.id, alive && !stream.ends.load(Acquire))?
         } else {
             let id = if alive { stream.id } else { EVERY };
             let _marking = self.note(id)?;
-            // A thread that ends a stream says so first, and then waits for such notes.
+            // A thread that ends the stream leaves its fence first, and then waits for notes such as this one.
             if stream.end().is_some() || !self.backing().lists(stream.id) {
                 fail!(Code::UnknownStream, "stream {:#x} has ended", stream.id);
             }
@@ -164,7 +170,8 @@ impl Order {
                 fail!(Code::Busy, "stream {:#x}, or one that may be it, is being captured", stream.id);
             }
             let point = self.backing().mark(id)?;
-            // Nobody announces the captures of others. One that has begun since has the point, which must not be asked.
+            // The note does not hold off captures that nobody announces. If one has begun since, the point is part of
+            // it, and must not be queried.
             if id != EVERY && self.is_recorded(id) {
                 point.into_iter().for_each(|p| self.backing().forget(p));
                 fail!(Code::Busy, "a capture of stream {id:#x} has begun");
@@ -180,13 +187,13 @@ impl Order {
         }
     }
 
-    /// Whether the stream may be given to the device in calls of the program that do not name it, unless its end is told
-    /// just then ([`asking`](Self::asking)).
+    /// Whether the device may be asked about the stream in a call of the program that does not name it. Another thread
+    /// may end the stream right after this, unless a note ([`asking`](Self::asking)) makes that thread wait.
     pub(crate) fn is_there(&self, id: u64) -> bool {
         if !self.backing().lasts(id) {
             return false;
         }
-        // One whose end was told is not among them, or has left its fence.
+        // A stream whose end was announced is no longer known, or has left its fence.
         let known = lock(&self.streams).known.get(&id).cloned();
         self.backing().is_default(id) || known.is_some_and(|s| s.end().is_none())
     }
@@ -215,7 +222,7 @@ impl Order {
         }
     }
 
-    /// The same without calling the device: the fence is owed, and covers what is queued now when it is made later.
+    /// Adds an owed fence instead, without calling the device. When it is made later, it covers what is queued now.
     pub(crate) fn owe(&self, stream: &Arc<Stream>, waits: &mut Waits) {
         waits.owe(stream.clone(), self.source.next());
     }
@@ -230,7 +237,7 @@ impl Order {
             match self.fence(&stream) {
                 Ok(None) => {}
                 Ok(Some(fence)) => waits.push(fence),
-                // It ended since it was listed; its fence is found below.
+                // It has ended since it was listed. Its fence is among those below.
                 Err(e) if e.code() == Code::UnknownStream => self.forget_unknown(&stream),
                 Err(_) => waits.owe(stream, since),
             }
@@ -241,19 +248,23 @@ impl Order {
         }
     }
 
-    /// Whether nothing is queued on the device that [`add_all`](Self::add_all) would make a fence for, as far as that is
-    /// known at no cost.
+    /// Whether nothing is queued on the device for which [`add_all`](Self::add_all) would make a fence. `false` also if
+    /// finding out would cost a call of the device.
     pub(crate) fn is_idle(&self) -> bool {
-        // Relaxed: as in `route`; a thread that has learnt of work that left a fence sees it counted. There are also
-        // fences of other devices' work.
+        // Relaxed: as in `route`. A thread that knows of work which left a fence sees that fence counted. Work that
+        // streams of other devices do here leaves fences, too.
         self.captured.load(Relaxed) == 0 && self.left.load(Relaxed) == 0 && self.backing().idle()
     }
 
-    /// Whether everything that is queued on a stream now is done; `false` if that is unknown. Does not disturb a capture of
-    /// the stream, whenever that begins: it queries an event, not the stream. On the default stream it disturbs captures
-    /// that begin just then and wait for that stream, as all work there does. A stream that may have ended is not asked.
+    /// Whether everything that is queued on a stream now is done. `false` if that is unknown, for example because the
+    /// stream may have ended.
+    ///
+    /// A capture of the stream may begin at any time and is not disturbed, because an event is queried, not the stream.
+    /// The default stream is the exception: an event there, like all work there, disturbs a capture that begins just
+    /// then and waits for that stream.
     pub(crate) fn is_done(&self, id: u64) -> bool {
-        // One that the device does not know is not forgotten: it has ended without notice, and left work and memory.
+        // A stream that the device does not know has ended without notice. It is not forgotten, since its work and its
+        // memory are still there.
         self.backing().lasts(id) && self.fence(&self.stream(id)).is_ok_and(|fence| fence.is_none())
     }
 
@@ -291,8 +302,9 @@ impl Order {
         }
     }
 
-    /// As [`hold_back`](Self::hold_back), but the program's call does not name the stream, which may have ended without notice:
-    /// nothing is queued on it where that cannot be ruled out.
+    /// As [`hold_back`](Self::hold_back), for a stream that the current call of the program does not name. If the
+    /// stream may have ended without notice, nothing is queued on it; the result then only says whether the fence is
+    /// passed.
     pub(crate) fn hold_back_later(&self, stream: u64, fence: &Fence) -> Result<bool> {
         match self.asking(stream) {
             Some(_asking) => self.hold_back(stream, fence),
@@ -300,8 +312,8 @@ impl Order {
         }
     }
 
-    /// Makes work queued on `stream`, which the program's call names, wait for the fence from now on, on the device.
-    /// `Ok(false)`: that is not possible; `Busy` while the stream is captured.
+    /// Makes work that is queued on `stream` from now on wait for the fence, on the device. The current call of the
+    /// program names the stream. `Ok(false)`: the device cannot do that. `Busy`: the stream is captured.
     pub(crate) fn hold_back(&self, stream: u64, fence: &Fence) -> Result<bool> {
         if fence.is_passed() {
             return Ok(true);
@@ -393,17 +405,12 @@ impl Order {
     /// all streams are meant. The order owns the point from then on.
     pub(crate) fn note_foreign_work(&self, point: Point) {
         let fence = self.adopt(point);
-        let count = {
+        {
             let mut s = lock(&self.streams);
             s.ended.push(fence);
             self.count_left(&s);
-            s.ended.len()
-        };
-        // At powers of two: even if nobody else checks the list, it has at most twice the open fences, at constant
-        // cost.
-        if count.is_power_of_two() {
-            self.left_behind();
         }
+        self.check_left_if_many();
     }
 
     /// The device has ended, and all its work with it.

@@ -15,7 +15,7 @@ pub(crate) struct Stream {
     pub serial: u64,
     /// It belongs to another device or context: only its points are known here.
     pub elsewhere: bool,
-    /// A thread is ending it, or has ended it. Of one elsewhere: it may have ended.
+    /// A thread is ending the stream, or has ended it. A stream elsewhere may have ended by then.
     pub(super) ends: AtomicBool,
     /// A fence for all its work; set when it is about to end.
     pub(super) end: Mutex<Option<Fence>, locks::StreamEnd>,

@@ -257,6 +257,27 @@ fn a_stream_that_has_ended_counts_until_its_work_is_over() {
     assert!(!order.settle(&mut waits), "the work of other devices counts, too");
 }
 
+/// Whatever number of other works is still open when such a work is noted.
+#[test]
+fn the_work_of_other_devices_is_asked_about_a_few_times_at_most() {
+    for open in [0, 7, 127] {
+        let (fake, order) = new();
+        for _ in 0..open {
+            order.note_foreign_work(fake.point());
+        }
+        fake.0.lock().unwrap().calls.clear();
+        for _ in 0..1000 {
+            let point = fake.point();
+            fake.0.lock().unwrap().passed.insert(point);
+            order.note_foreign_work(point);
+        }
+        let asked = fake.count("passed");
+        assert!(asked <= 4000, "{open} open: asked {asked} times about 1000 works");
+        let kept = 1000 + open - fake.0.lock().unwrap().given_back.len();
+        assert!(kept <= 2 * open + 64, "{open} open: {kept} points are kept");
+    }
+}
+
 #[test]
 fn a_stream_that_cannot_be_marked_is_waited_for_as_it_ends() {
     let (fake, order) = new();

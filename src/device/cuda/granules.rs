@@ -1,15 +1,16 @@
 //! Physical granules of 2 MiB and a window of addresses to map them in.
 //!
-//! Each granule has a handle of the driver, so that any granule can be mapped anywhere and given back alone; or several
-//! have one together (`slots.rs`). Every call
-//! here is a transaction: if the driver refuses a step, the earlier steps are undone, and everything is as before. What
-//! it refuses to undo is recorded (`Arrears`) and tried again at the next call, so that a device that recovers gets
-//! everything back. (Whole calls that were refused are repeated by the caller: `runtime/backing/refused.rs`, which says
-//! why there are two such lists.)
+//! A granule has a driver handle of its own, so that it can be mapped anywhere and given back alone, or shares the
+//! handle of its tie (`slots.rs`).
 //!
-//! Work in flight: `map` touches no address that is in use. `unmap` removes mappings, and the driver does not wait: the
-//! caller has waited for the device. The core does (`sync_all` before idle ranges are forgotten and before granules are
-//! given back); what it unmaps without a wait was never handed out.
+//! Every call here is a transaction: if the driver refuses a step, the earlier steps are undone, and everything is as
+//! before. What it refuses to undo is recorded (`Arrears`) and tried again at the next call, so that a device that
+//! recovers gets everything back. The caller repeats whole calls that were refused (`runtime/backing/refused.rs`, which
+//! says why there are two such lists).
+//!
+//! Work in flight: `map` touches no address that is in use. `unmap` removes mappings at once, since the driver waits
+//! for no work. So its caller must have waited for the device. The core waits (`sync_all`) before it forgets idle
+//! ranges and before it gives granules back; what it unmaps without a wait was never handed out.
 //!
 //! The lock is held across the driver's calls (`docs/architecture.md`, "Locks", says why); the driver calls nobody back in
 //! them.
@@ -27,8 +28,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// How many mappings a context is trusted with. Assumed: the documentation names no bound, and no source was found for one.
-/// 6 times the address space of a card of 80 GiB takes 245 000. `gpu/check` counts how many handles a card has room for.
+/// The maximum number of mappings that a context is asked for. This is an assumption: the documentation names no bound,
+/// and no other source was found for one. A window of 6 times the memory of an 80 GiB card takes 245 000. `gpu/check`
+/// counts how many handles a card has room for.
 const MOST_MAPPINGS: u64 = 500_000;
 
 /// What another process has sent to identify a granule.
@@ -84,7 +86,7 @@ impl Granules {
         if bytes == 0 || !bytes.is_multiple_of(GRANULE) || bytes / GRANULE >= u64::from(u32::MAX) {
             fail!(Code::InvalidArgument, "a window of {bytes} bytes: not whole granules of 2 MiB");
         }
-        // All memory at its own place, and the rest of the window full of second addresses.
+        // At the most, all memory is mapped at its own place, and the rest of the window is full of second addresses.
         let numbers = s.granules.len() as u64;
         let views = (bytes / GRANULE).saturating_sub(numbers);
         if numbers / 2 + views > MOST_MAPPINGS && views > numbers / 2 {
@@ -142,7 +144,7 @@ impl Granules {
         first
     }
 
-    /// Creates granules in handles of `each`, but perhaps the last.
+    /// Creates granules, with one handle for every `each` of them. The last handle may have fewer.
     pub(super) fn create(&self, first: u64, count: u64, each: u64) -> Result<()> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
@@ -171,7 +173,8 @@ impl Granules {
         self.lock().fabric.wanted = wanted;
     }
 
-    /// Creates a handle of so many granules, with support for fabric handles if that is wanted and the driver grants it.
+    /// Creates a handle with memory for that many granules. It supports fabric handles if that is wanted and the driver
+    /// grants it.
     fn make_one(&self, s: &mut State, granules: u64) -> Result<Granule> {
         let make = |kind: &Physical| self.driver.physical_create(granules * GRANULE, kind);
         let mut refused = None;
@@ -226,8 +229,8 @@ impl Granules {
         done
     }
 
-    /// If the driver refuses a granule of the range, those already released become hollow; the caller still has all of
-    /// them.
+    /// Gives the memory of granules back. If the driver refuses a granule, the caller still has the whole range. Those
+    /// already released are *hollow* then: without memory until they are mapped again.
     pub(super) fn release(&self, first: u64, count: u64) -> Result<()> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
@@ -255,7 +258,7 @@ impl Granules {
         Ok(())
     }
 
-    /// What the driver refused a guest may have been for lack of memory, of which it has more now.
+    /// Opens the memory to former guests again. The driver may have refused one for lack of memory, and has more now.
     fn invite_again(&self, s: &mut State) {
         for peer in std::mem::take(&mut s.former_guests) {
             s.former_guests.push(peer); // as long as it is one, `open_to` takes nothing from it
@@ -266,8 +269,7 @@ impl Granules {
         }
     }
 
-    /// Maps runs of granules, each its first and how many, side by side from `offset` on, and gives access to all of
-    /// them at once.
+    /// Maps runs of granules side by side from `offset` on, and gives access to all of them with one call.
     pub(super) fn map(&self, offset: u64, runs: &[Run]) -> Result<()> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
@@ -305,7 +307,8 @@ impl Granules {
         done
     }
 
-    /// Gives access to all devices that may use the memory. Guests cannot make it fail.
+    /// Gives all devices that may use the memory access to it. If the driver refuses that for a guest, the guest loses
+    /// its invitation, and the call succeeds.
     fn open(&self, s: &mut State, addr: u64, bytes: u64) -> Result<()> {
         if s.guests.is_empty() {
             return self.driver.set_access(addr, bytes, &s.readers, true);
@@ -321,7 +324,7 @@ impl Granules {
         Ok(())
     }
 
-    /// Maps the handle that begins with a granule, from a slot on.
+    /// Maps the handle that begins with this granule, from this slot on.
     fn show(&self, s: &mut State, granule: usize, slot: usize) -> Result<()> {
         let lot = s.lot(granule);
         if s.granules[granule] == Granule::Hollow {
@@ -345,9 +348,9 @@ impl Granules {
         Ok(())
     }
 
-    /// Unmaps a run of slots with one call. The driver's own sample does so with a range of several mappings
-    /// (vectorAddMMAP); a driver that takes only one mapping in a call, which its documentation can be read to say, gets
-    /// them one by one from then on: `false`, and nothing is unmapped.
+    /// Unmaps a run of slots with one call, as the driver's own sample does with a range of several mappings
+    /// (vectorAddMMAP). The documentation can also be read so that a call takes only one mapping; a driver that does it
+    /// that way gets them one by one from then on. `false`: nothing is unmapped, and the caller must do it one by one.
     fn hide_run(&self, s: &mut State, slots: Range<usize>) -> Result<bool> {
         if s.one_by_one || slots.len() < 2 {
             return Ok(false);
@@ -364,8 +367,8 @@ impl Granules {
         Ok(true)
     }
 
-    /// If the driver refuses a slot, and also refuses to map the earlier ones again, the caller has none of them any
-    /// more: what is still mapped goes to the arrears.
+    /// Unmaps what is mapped at `offset`. If the driver refuses a slot, the earlier ones are mapped again. If it
+    /// refuses that, too, the call succeeds all the same: what is still mapped goes to the arrears.
     pub(super) fn unmap(&self, offset: u64, bytes: u64) -> Result<()> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
@@ -403,8 +406,8 @@ impl Granules {
         Ok(())
     }
 
-    /// The handles in which granules lie, each as the run of all its granules; and how many granules the first one has
-    /// in front.
+    /// The handles that have these granules, each as the run of all its granules. The number says how many granules of
+    /// the first handle come before the first of these.
     pub(super) fn whole(&self, granules: &[Run]) -> Result<(u64, Vec<Run>)> {
         let s = self.lock();
         let (mut before, mut all) = (0, Vec::new());
@@ -445,7 +448,7 @@ impl Granules {
         found.into_iter().map(export).collect()
     }
 
-    /// Maps handles of another process, each of so many bytes, side by side, at addresses of their own.
+    /// Maps handles of another process, each with its size in bytes, side by side at new addresses outside the window.
     pub(super) fn open_foreign(&self, sources: &[(Source<'_>, u64)]) -> Result<u64> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
@@ -488,7 +491,7 @@ impl Granules {
         shown.and(self.release_handle(s, handle))
     }
 
-    /// Unmaps what is mapped at `addr` and releases the addresses. After a failure the rest stays mapped.
+    /// Unmaps what is mapped at `addr` and releases the addresses. After a failure, what is still mapped stays so.
     fn end_opened(&self, s: &mut State, addr: u64) -> Result<()> {
         let Some(o) = s.opened.get_mut(&addr) else { return Ok(()) };
         if !s.one_by_one && o.shown.len() > 1 {
@@ -516,7 +519,7 @@ impl Granules {
         Some(self.end_opened(&mut s, addr))
     }
 
-    /// From now on `peer` may use the memory, including what is mapped later. All or nothing.
+    /// Lets `peer` use the memory from now on, including what is mapped later. All or nothing.
     pub(super) fn admit(&self, peer: i32) -> Result<()> {
         let mut s = self.lock();
         if s.readers.contains(&peer) {
@@ -531,7 +534,8 @@ impl Granules {
         Ok(())
     }
 
-    /// As `admit`, as long as the driver takes it: no later request fails for it.
+    /// As `admit`, but makes `peer` a guest: if the driver refuses to give it access to what is mapped later, that
+    /// request succeeds, and the guest loses its access to new memory.
     pub(super) fn invite(&self, peer: i32) -> Result<()> {
         let mut s = self.lock();
         if !s.readers.contains(&peer) && !s.guests.contains(&peer) {
@@ -542,13 +546,13 @@ impl Granules {
         Ok(())
     }
 
-    /// Opens what is mapped now to one more device, or nothing of it.
+    /// Gives one more device access to all that is mapped now, or to nothing of it.
     fn open_to(&self, s: &State, peer: i32) -> Result<()> {
         let _relaxed = self.driver.relaxed();
         let runs = s.shown_runs();
         for (i, &(addr, bytes)) in runs.iter().enumerate() {
             if let Err(e) = self.driver.set_access(addr, bytes, &[peer], true) {
-                // What a former guest has, its work may be using.
+                // A former guest keeps what it has: its work may be using it.
                 let opened = if s.former_guests.contains(&peer) { &[] } else { &runs[..i] };
                 for &(addr, bytes) in opened {
                     let _ = self.driver.set_access(addr, bytes, &[peer], false);

@@ -9,7 +9,7 @@ use crate::base::error::{Error, Result};
 use crate::core::GRANULE;
 use crate::runtime::entry::reentry::InCall;
 use crate::runtime::nvtx;
-use crate::runtime::watch::observe::EventKind;
+use crate::runtime::watch::event::EventKind;
 
 impl DeviceBacking {
     /// Creates granules and maps them at their places; `each` in ties of so many, 0: each for itself.

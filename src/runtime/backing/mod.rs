@@ -12,7 +12,7 @@ use crate::device::{self, Whose};
 use crate::fail;
 use crate::runtime::entry::reentry::{self, InCall};
 use crate::runtime::nvtx;
-use crate::runtime::watch::observe::{Event, EventKind};
+use crate::runtime::watch::event::{Event, EventKind};
 use calls::external;
 use refused::Run;
 

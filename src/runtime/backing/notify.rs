@@ -3,7 +3,7 @@
 use super::device_backing::DeviceBacking;
 use crate::core::GranuleRun;
 use crate::runtime::entry::reentry::InCall;
-use crate::runtime::watch::observe::{Event, EventKind};
+use crate::runtime::watch::event::{Event, EventKind};
 
 impl DeviceBacking {
     /// Tells everyone that runs of granules are mapped side by side from `offset` on, too.

@@ -17,7 +17,7 @@ use crate::runtime::device::table;
 use crate::runtime::entry::reentry::may_block;
 use crate::runtime::pinned::cache::{HostStats, Span, Use, Waiting};
 use crate::runtime::pinned::sizes::{self, span_of};
-use crate::runtime::watch::observe::EventKind;
+use crate::runtime::watch::event::EventKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;

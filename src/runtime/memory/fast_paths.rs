@@ -1,16 +1,46 @@
 //! The fast paths of threads to the heaps that they used lately, by the caller's number for a pool and the stream.
 
 use crate::base::biased::Name;
-#[cfg(not(loom))]
-use crate::base::biased::fast_paths::FastPaths;
 use crate::core::{EnteredHeap, HeapPath};
-#[cfg(not(loom))]
-use crate::core::{HeapSeat, HeapState, Way};
 
+/// The table.
 #[cfg(not(loom))]
-static NOBODYS: HeapSeat = HeapSeat::nobodys();
-#[cfg(not(loom))]
-static FAST_PATHS: FastPaths<HeapState, Way> = FastPaths::new(&NOBODYS);
+mod table {
+    use crate::base::biased::Name;
+    use crate::base::biased::fast_paths::FastPaths;
+    use crate::core::{EnteredHeap, HeapPath, HeapSeat, HeapState, Way};
+
+    static NOBODYS: HeapSeat = HeapSeat::nobodys();
+    static ALL: FastPaths<HeapState, Way> = FastPaths::new(&NOBODYS);
+
+    #[inline(always)]
+    pub(super) fn enter(name: Name) -> Option<EnteredHeap> {
+        EnteredHeap::by(ALL.find(name), name)
+    }
+
+    pub(super) fn put(name: Name, path: HeapPath) {
+        ALL.put(name, path);
+    }
+
+    pub(super) fn clear() {
+        ALL.clear();
+    }
+}
+
+/// A table that stays empty: no model uses it, and loom's atomics cannot be in a static.
+#[cfg(loom)]
+mod table {
+    use crate::base::biased::Name;
+    use crate::core::{EnteredHeap, HeapPath};
+
+    pub(super) fn enter(_: Name) -> Option<EnteredHeap> {
+        None
+    }
+
+    pub(super) fn put(_: Name, _: HeapPath) {}
+
+    pub(super) fn clear() {}
+}
 
 /// The name of a fast path on which everything is noted, for a pool and a stream. It lies in the same slot. No caller has
 /// such a number for anything.
@@ -23,26 +53,15 @@ pub(crate) fn noted([number, stream]: Name) -> Name {
 /// Enters the heap to which the calling thread has a fast path that is open under this name, if it used it lately.
 #[inline(always)]
 pub(crate) fn enter(name: Name) -> Option<EnteredHeap> {
-    #[cfg(not(loom))]
-    return EnteredHeap::by(FAST_PATHS.find(name), name);
-    // No model comes here.
-    #[cfg(loom)]
-    {
-        let _ = name;
-        None
-    }
+    table::enter(name)
 }
 
 /// Lets [`enter`] find the calling thread's fast path, which has been opened under this name.
 pub(crate) fn remember(name: Name, path: HeapPath) {
-    #[cfg(not(loom))]
-    FAST_PATHS.put(name, path);
-    #[cfg(loom)]
-    let _ = (name, path);
+    table::put(name, path);
 }
 
 /// From now on no thread finds a fast path before it has opened it again. May be called in a forked child.
 pub(crate) fn forget_all() {
-    #[cfg(not(loom))]
-    FAST_PATHS.clear();
+    table::clear();
 }

@@ -2,14 +2,17 @@
 //! uses the bits of its handle) to the memory and the pool, in a few loads and with no lock.
 //!
 //! What a number maps to must not change while a thread is using it. So the memory and the slot of an entry never
-//! change, and the entry of a pool that has ended is reused only for the next pool in the same slot of the core, which
-//! comes long after. When a pool is destroyed or released, its numbers are removed before that call returns. The
-//! default pool of a device is left out while the device has scopes, and all pools are while a thread has a tag in
-//! force. Those of a device that has hooks are left out, too. Pools of a device that is being watched are in a table of
-//! their own, which is looked at only after a miss, and those of a device whose calls are timed in a third.
+//! change. The entry of a pool that has ended is reused only for the next pool in the same slot of the core, which
+//! comes long after. When a pool is destroyed or released, its numbers are removed before that call returns.
 //!
-//! Threads have fast paths into heaps (`fast_paths.rs`) that are open under such a number, and do not come here then. So
-//! whatever hides a number then closes the fast paths that may be open under it, with no lock held.
+//! Pools whose requests need more than the first step are left out: the default pool of a device while the device has
+//! scopes, the pools of a device that has hooks, and all pools while a thread has a tag in force. Pools of a device
+//! that is being watched are in a second table, which is looked at only after a miss in the first. Pools of a device
+//! whose calls are timed are in a third.
+//!
+//! A thread that has a fast path into a heap (`fast_paths.rs`) open under a number does not look that number up here.
+//! So each function that hides a number then closes the fast paths that may be open under it. It does so with no lock
+//! held.
 
 use crate::base::fork;
 use crate::base::slots::{ByNumber, Numbered};
@@ -44,8 +47,7 @@ static WATCHED: Table = Table::new();
 /// The same for devices whose calls are timed, watched or not.
 static TIMED: Table = Table::new();
 
-/// The number of an entry whose pool has ended. No pool has this number, since those of pools have a mark in their high
-/// bits.
+/// The number of an entry whose pool has ended. No pool has it: the numbers of pools have a mark in their high bits.
 const RETIRED: u64 = 1;
 
 /// All entries.
@@ -88,7 +90,8 @@ impl Entry {
 
     /// The pool's slot and id, as long as the entry has this number.
     pub(crate) fn pool(&self, number: u64) -> Option<PoolRef> {
-        // Acquire, with the Release in `enter`: a thread that reads the next pool's id does not find the number below.
+        // Acquire, with the Release in `enter`: a thread that reads the id of the entry's next pool no longer finds the
+        // old number below.
         let (place, id) = (self.pool, self.id.load(Ordering::Acquire));
         let still = self.number.load(Ordering::Relaxed) == number;
         still.then_some(PoolRef { place, id: PoolId(id) })
@@ -103,13 +106,15 @@ impl Entry {
         stream: u64,
     ) -> Result<HeapPath, Option<&'static Heap>> {
         let near = self.pooled.near_range();
-        // Read once more inside the lock: whoever changes one of these closes the fast path after that.
+        // These are read again under the heap's lock. A thread that changes one of them closes the fast path
+        // afterwards, so either this sees the change or that closes the path.
         let may = || find(number).is_some_and(|e| std::ptr::eq(e, self)) && self.pooled.near_range() == near;
         self.pooled.pond.fast_paths().open(self.pool, [number, stream], near, None, self.pooled, may)
     }
 
-    /// The same for a pool that is watched, and under another name: whoever enters by that one notes what is done in the
-    /// ring of the only one who watches. `None`: there is none, or the thread does not own the heap.
+    /// The same for a device that only a history watches. The path is open under another name, and a call that enters
+    /// by it writes its event into the history's ring itself. `None`: nobody watches or others do, too; or the thread
+    /// does not own the heap.
     #[inline]
     pub(crate) fn open_noted_path(&'static self, number: u64, stream: u64) -> Option<HeapPath> {
         let ring = self.pooled.observers.quick()?;
@@ -160,8 +165,8 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
         return; // it is there: the request was not one that the first step serves
     }
     let mut entries = lock(&ENTRIES);
-    // Checked under the lock, as is whether the device is watched or timed: a thread that changes one of these calls `bypass`,
-    // `bypass_all` or `remove` after that.
+    // All of this is checked under the lock, as is below whether the device is watched or timed. A thread that changes
+    // it calls `bypass`, `bypass_all` or `remove` afterwards, and so hides what was entered before.
     let hooked = memory.hooks().any();
     if id == PoolId::DEFAULT && memory.pools().has_scopes()
         || memory.pools().is_released(id)

@@ -14,8 +14,9 @@ use crate::core::{
 use crate::device::StreamId;
 use crate::runtime::memory::handle_cache;
 use crate::runtime::oom::explain::Asked;
+use crate::runtime::watch::event::{Event, EventKind, Quick, words_of};
 use crate::runtime::watch::latency::Latency;
-use crate::runtime::watch::observe::{Event, EventKind, Observer, Observers, Quick, words_of};
+use crate::runtime::watch::observe::{Observer, Observers};
 use std::sync::Arc;
 
 /// The observers of one device's memory. Get it with [`Memory::watchers`].

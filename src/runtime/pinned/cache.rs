@@ -10,7 +10,8 @@ use crate::base::error::Result;
 use crate::core::Counter;
 use crate::core::{Stream, Waits};
 use crate::runtime::entry::tags;
-use crate::runtime::watch::observe::{Event, EventKind, Observers};
+use crate::runtime::watch::event::{Event, EventKind};
+use crate::runtime::watch::observe::Observers;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 

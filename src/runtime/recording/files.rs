@@ -9,7 +9,7 @@ use crate::base::error::{Code, Error, Result};
 use crate::core::PoolId;
 use crate::fail;
 use crate::runtime::entry::tags;
-use crate::runtime::watch::observe::{Event, EventKind};
+use crate::runtime::watch::event::{Event, EventKind};
 use crate::runtime::watch::pool_names::PoolNames;
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};

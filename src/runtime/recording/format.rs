@@ -7,7 +7,7 @@
 use crate::base::error::{Code, Error, Result};
 use crate::core::PoolId;
 use crate::fail;
-use crate::runtime::watch::observe::{Event, EventKind};
+use crate::runtime::watch::event::{Event, EventKind};
 use std::collections::BTreeMap;
 
 /// The first bytes of each file.

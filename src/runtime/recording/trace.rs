@@ -6,7 +6,7 @@ use super::tape::Sink;
 use crate::base::clock;
 use crate::core::BlockRecord;
 use crate::runtime::entry::tags;
-use crate::runtime::watch::observe::{Event, EventKind};
+use crate::runtime::watch::event::{Event, EventKind};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io;

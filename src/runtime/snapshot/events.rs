@@ -2,7 +2,7 @@
 
 use super::event::{Action, Event};
 use crate::runtime::recording::format::HistoryEvent;
-use crate::runtime::watch::observe::EventKind;
+use crate::runtime::watch::event::EventKind;
 use std::collections::{HashMap, HashSet};
 
 /// The stacks of callers, each once. Number 0 is that of nobody.
@@ -177,12 +177,12 @@ pub(super) fn of(history: &[HistoryEvent], taker: u32, unix_us: u64, monotonic_n
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::watch::observe;
+    use crate::runtime::watch::event::Event as Seen;
 
     #[test]
     fn a_block_whose_free_was_refused_has_its_callers() {
         let at = |kind, frames: &[u64]| HistoryEvent {
-            event: observe::Event { address: 1, at_once: true, ..observe::Event::new(kind) },
+            event: Seen { address: 1, at_once: true, ..Seen::new(kind) },
             frames: frames.to_vec(),
             text: None,
         };
@@ -200,13 +200,12 @@ mod tests {
 
     #[test]
     fn each_block_is_freed_by_one_pair_of_events() {
-        let at =
-            |kind, address, time| observe::Event { address, time, bytes: 512, ..observe::Event::new(kind) };
+        let at = |kind, address, time| Seen { address, time, bytes: 512, ..Seen::new(kind) };
         let history = [
             at(EventKind::Alloc, 1, 1_000_000),
-            observe::Event { at_once: true, ..at(EventKind::FreeRequested, 1, 2_000_000) },
+            Seen { at_once: true, ..at(EventKind::FreeRequested, 1, 2_000_000) },
             at(EventKind::Alloc, 2, 3_000_000),
-            observe::Event { host: true, ..at(EventKind::Alloc, 9, 3_000_000) },
+            Seen { host: true, ..at(EventKind::Alloc, 9, 3_000_000) },
             at(EventKind::FreeRequested, 2, 3_000_000),
             at(EventKind::Annotate, 0, 3_000_000),
             at(EventKind::RecordStream, 2, 3_000_000),
@@ -216,7 +215,7 @@ mod tests {
             at(EventKind::FreeRequested, 3, 5_000_000),
             at(EventKind::FreeRefused, 3, 5_000_000),
         ];
-        let note = |e: &observe::Event| (e.kind == EventKind::Annotate).then(|| "epoch 2".to_owned());
+        let note = |e: &Seen| (e.kind == EventKind::Annotate).then(|| "epoch 2".to_owned());
         let history = history.map(|event| HistoryEvent { event, frames: Vec::new(), text: note(&event) });
         let kept = of(&history, 0, 100_000, 5_000_000);
         let noted = kept.events.iter().find(|e| e.action == Action::Annotate);
@@ -244,7 +243,7 @@ mod tests {
     fn blocks_have_the_stacks_of_their_requests_where_these_are_certain() {
         use EventKind::{Alloc, FreeCompleted, FreeRequested, Snapshot};
         let at = |kind, address, frames: &[u64]| {
-            let event = observe::Event { address, thread: 7, ..observe::Event::new(kind) };
+            let event = Seen { address, thread: 7, ..Seen::new(kind) };
             HistoryEvent { event, frames: frames.to_vec(), text: None }
         };
         let at_once = |mut e: HistoryEvent| {

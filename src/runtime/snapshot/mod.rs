@@ -10,7 +10,7 @@ use crate::base::error::{Code, Error, Result};
 use crate::core::PoolId;
 use crate::device::MemoryInfo;
 use crate::runtime::device::state::DeviceState;
-use crate::runtime::watch::observe::{self, EventKind, thread_number};
+use crate::runtime::watch::event::{Event as Seen, EventKind, thread_number};
 pub use contents::Snapshot;
 pub use event::{Action, Event};
 use settings::Settings;
@@ -50,7 +50,7 @@ impl DeviceState {
     pub fn snapshot(&self) -> Result<Snapshot> {
         let _pass = self.enter()?;
         if self.memory().watchers().any() {
-            self.memory().watchers().list().tell(observe::Event::new(EventKind::Snapshot));
+            self.memory().watchers().list().tell(Seen::new(EventKind::Snapshot));
         }
         let layout = self.memory().statistics().layout()?;
         let options = self.memory().settings().options();

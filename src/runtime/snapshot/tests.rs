@@ -120,7 +120,7 @@ fn the_pickle_of_a_small_snapshot() {
 #[test]
 fn callers_are_in_both_forms() {
     use crate::runtime::recording::format::HistoryEvent;
-    use crate::runtime::watch::observe::{Event as Seen, EventKind};
+    use crate::runtime::watch::event::{Event as Seen, EventKind};
     let code = libc::getpid as *const () as usize as u64 + 1; // a function that its module exports
     let at = |kind, address, frames: &[u64]| {
         let event = Seen { address, bytes: 64, ..Seen::new(kind) };

@@ -16,7 +16,8 @@ use crate::fail;
 use crate::locks;
 use crate::runtime::device::state::DeviceState;
 use crate::runtime::nvtx;
-use crate::runtime::watch::observe::{EventKind, Observer, Told};
+use crate::runtime::watch::event::{EventKind, Told};
+use crate::runtime::watch::observe::Observer;
 use checker::Checker;
 use heaps::Heaps;
 use shade::{ENDED, Shade};
@@ -221,7 +222,7 @@ mod tests {
     use super::*;
 
     use crate::runtime;
-    use crate::runtime::watch::observe::Event;
+    use crate::runtime::watch::event::Event;
     use std::sync::Mutex;
 
     /// Counts what it is told.

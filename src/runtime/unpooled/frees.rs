@@ -9,8 +9,8 @@ use crate::core::{BlockInfo, PoolId, Stream, Waits};
 use crate::device::StreamId;
 use crate::fail;
 use crate::runtime::entry::reentry;
+use crate::runtime::watch::event::EventKind;
 use crate::runtime::watch::latency::Latency;
-use crate::runtime::watch::observe::EventKind;
 use std::sync::Arc;
 
 /// The number of rounds of queries, at least 50 us each, after which freed blocks are waited for in turn.

@@ -1,12 +1,13 @@
-//! Memory that Millpond does not pool: for a device whose sizes cannot be pooled (a min chunk that is no power of two),
-//! and for programs that ask for it, with or without the driver's own pool. With the driver's pool nothing waits on the
-//! host: a free is queued on the block's stream, after events of the other streams.
+//! Memory that Millpond does not pool. A device whose sizes cannot be pooled (a min chunk that is no power of two) has
+//! it, and programs can ask for it, with or without the driver's own pool.
 //!
-//! Each request goes straight to the device, a free first waits for the streams that used the block, and one lock
-//! guards the account. The account is exact (counters, limits, double frees, wrong sizes); nothing is cached. No device
-//! call is made under the lock: the account is changed first, and changed back if the device refuses. If the device can
-//! neither be called nor waited for (in a callback, or while a stream is captured), a freed block goes back to it later
-//! (`frees.rs`).
+//! Each request goes straight to the device, and nothing is cached. A free first waits on the host for the streams that
+//! used the block. With the driver's pool it does not: the free is queued on the block's stream, after events of the
+//! other streams. If the device can neither be called nor waited for (in a callback, or while a stream is captured), a
+//! freed block goes back to it later (`frees.rs`).
+//!
+//! One lock guards the account, which is exact: counters, limits, double frees, wrong sizes. The device is not called
+//! under the lock: the account is changed first, and changed back if the device refuses.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Condvar, Mutex, MutexGuard, lock};
@@ -19,8 +20,9 @@ use crate::fail;
 use crate::locks;
 use crate::runtime::backing::{DeviceBacking, Places, check_free};
 use crate::runtime::entry::usage::Usage;
+use crate::runtime::watch::event::{Event, EventKind};
 use crate::runtime::watch::latency::Latency;
-use crate::runtime::watch::observe::{Event, EventKind, Observers};
+use crate::runtime::watch::observe::Observers;
 use account::{Account, Block, Freed};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,8 +31,8 @@ mod account;
 mod explain;
 mod frees;
 
-/// How often a request that finds too little tries again after other blocks have gone back: other requests may get
-/// them.
+/// How often a request that finds too little memory tries again after other blocks have gone back. It may need several
+/// tries, since other requests may get that memory.
 const TRIES: u32 = 1000;
 
 /// Where a request found too little.
@@ -39,7 +41,7 @@ enum Short {
     OfPool,
     /// In the device.
     OfDevice,
-    /// It would find too little even if there were no blocks.
+    /// In any case: the request is larger than its limits allow, even if there were no other blocks.
     Hopeless,
 }
 
@@ -117,7 +119,7 @@ impl Unpooled {
         self.take(pool, None, bytes)
     }
 
-    /// \[B\] of what each request takes that is the device's own.
+    /// \[B\] that the device adds to each request for itself.
     pub(crate) fn padding(&self) -> u64 {
         self.sizes.padding
     }
@@ -160,7 +162,8 @@ impl Unpooled {
         self.try_take(pool, stream, bytes, &mut Short::Hopeless, &mut false)
     }
 
-    /// One try, which notes what it found too little of, and whether it came as far as to ask the device.
+    /// One try. Notes in `short` where it found too little memory, and in `asked` whether it came as far as asking the
+    /// device.
     fn try_take(
         &self,
         pool: PoolId,
@@ -240,7 +243,7 @@ impl Unpooled {
         Ok(base)
     }
 
-    /// Tells who watches of a block.
+    /// Tells those who watch the memory of an event of this block.
     pub(super) fn tell(&self, kind: EventKind, block: &BlockInfo) {
         self.supply.observers.tell(Event::of(kind, block));
     }
@@ -261,7 +264,7 @@ impl Unpooled {
         }
         let pool = self.driver_pool()?;
         let addr = latencies.timed(Latency::DeviceAlloc, || pool.alloc(stream.unwrap_or(0), size))?;
-        // Every stream may use a block without a stream at once.
+        // A block without a stream may be used on every stream at once, so the driver's allocation must be complete.
         let ready = match stream {
             None => latencies.timed(Latency::EventWait, || self.device.streams().synchronize(0)),
             Some(_) => Ok(()),
@@ -283,7 +286,7 @@ impl Unpooled {
         }
     }
 
-    /// Makes the live block at `addr` one of `bytes`, if what it is charged suffices.
+    /// Changes the requested size of the live block at `addr` to `bytes`, if the memory that it has suffices.
     pub(crate) fn resize(&self, addr: u64, bytes: u64) -> Result<()> {
         if bytes == 0 {
             fail!(Code::InvalidArgument, "a block cannot get a size of 0 bytes");
@@ -397,7 +400,7 @@ impl Unpooled {
             // Freed memory is unused only once the streams have reached the frees.
             self.order.sync_device()?;
             let _call = self.supply.call()?;
-            // What the driver keeps is no pool's in particular.
+            // What the driver keeps belongs to none of our pools. So for one pool the driver gives back all of it.
             self.driver_pool()?.trim(if pool.is_some() { 0 } else { keep })?;
         }
         Ok(())
@@ -442,13 +445,13 @@ impl Unpooled {
         Ok(Layout::new(blocks, owners, self.with_drivers(device), pools))
     }
 
-    /// The account with the numbers of the driver's pool, where that is behind it.
+    /// These sums with the reserved bytes of the driver's pool, if the memory comes from there.
     fn with_drivers(&self, mut s: Stats) -> Stats {
         if self.by_driver
             && let Ok(_call) = self.supply.call()
             && let Ok(d) = self.driver_pool().and_then(|p| p.stats())
         {
-            // The pool's own numbers: memory that it keeps is taken from the device too.
+            // Memory that the driver's pool keeps is taken from the device, too.
             s.reserved.current = d.reserved;
             s.reserved.peak = d.reserved_peak;
         }
@@ -477,7 +480,7 @@ impl Unpooled {
         a.tags.count_in(block);
     }
 
-    /// What the blocks of each tag have.
+    /// The sums of the blocks of each tag.
     pub(crate) fn tag_stats(&self) -> Vec<(u16, TagStats)> {
         self.settle_freed();
         lock(&self.account).tags.all()

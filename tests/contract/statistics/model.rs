@@ -1,6 +1,7 @@
 //! Random programs, and every statistic that heaps count computed by brute force beside them: all of them are the same.
 
 use super::*;
+use crate::random::Random;
 
 /// What the model counts: blocks, active blocks, their bytes, and requested bytes.
 const QUANTITIES: usize = 5;
@@ -46,17 +47,6 @@ struct Live {
     pool: usize,
     stream: Stream,
     used_elsewhere: bool,
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as usize % n
-    }
 }
 
 struct Model {
