@@ -332,6 +332,12 @@ bool Device::serve_others(PoolId id, bool serves) {
   return true;
 }
 
+bool Device::serves_others(PoolId id) {
+  std::lock_guard<std::mutex> held(lock_);
+  const std::shared_ptr<Pool> pool = find(id);
+  return pool != nullptr && pool->serves_others;
+}
+
 std::vector<std::shared_ptr<Pool>> Device::serving_others() {
   std::lock_guard<std::mutex> held(lock_);
   std::vector<std::shared_ptr<Pool>> pools;

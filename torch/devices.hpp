@@ -88,6 +88,8 @@ class Device {
   /// Whether requests of others may be served from the pool where there is no memory. False: there
   /// is no such pool.
   bool serve_others(PoolId id, bool serves);
+  /// Whether they may.
+  bool serves_others(PoolId id);
   std::vector<std::shared_ptr<Pool>> serving_others();
   /// The pool's latest filter goes. False: it has none.
   bool end(PoolId id);

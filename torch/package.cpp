@@ -104,6 +104,11 @@ int millpond_torch_pool_serves_others(int device, std::uint64_t first, std::uint
   });
 }
 
+bool millpond_torch_pool_is_spare(int device, std::uint64_t first, std::uint64_t second) {
+  Device* on = open_device(device);
+  return on != nullptr && on->serves_others({first, second});
+}
+
 void millpond_torch_copies_by_peer() { map_always(); }
 
 int millpond_torch_no() { return 0; }

@@ -292,11 +292,11 @@ void millpond_torch_begin_elsewhere(int device, PoolId id, Filter filter) {
   on->begin(id, std::move(filter), true);
 }
 
-bool millpond_torch_is_elsewhere(int device, Stream stream) {
+Serving millpond_torch_serving(int device, Stream stream) {
   Device* on = open_device(device);
-  if (on == nullptr) return false;
-  const std::shared_ptr<Pool> pool = on->pool_for(stream);
-  return pool != nullptr && pool->elsewhere;
+  const std::shared_ptr<Pool> pool = on != nullptr ? on->pool_for(stream) : nullptr;
+  if (pool == nullptr) return Serving::kDefault;
+  return pool->elsewhere ? Serving::kElsewhere : Serving::kOwn;
 }
 
 void millpond_torch_end_allocate_to_pool(int device, PoolId id) {

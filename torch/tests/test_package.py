@@ -403,7 +403,7 @@ class Package(unittest.TestCase):
             names = zipfile.ZipFile(pathlib.Path(folder) / name).namelist()
             for module in (PACKAGE / "millpond_torch").glob("*.py"):
                 self.assertIn(f"millpond_torch/{module.name}", names)
-            for source in ("native.cpp", "compat.hpp", "holdings.hpp", "library.hpp", "numbers.hpp", "others.hpp", "pluggable.hpp", "sharing.hpp", "trace.hpp"):
+            for source in ("native.cpp", "compat.hpp", "holdings.hpp", "library.hpp", "numbers.hpp", "oom.hpp", "others.hpp", "pluggable.hpp", "sharing.hpp", "trace.hpp"):
                 self.assertIn(f"millpond_torch/{source}", names)
 
 

@@ -25,7 +25,7 @@ class Part:
 
     def __init__(self, name: str, variable: str, libraries: List[str], cuda: bool) -> None:
         self.name, self.variable, self.libraries, self.cuda = name, variable, libraries, cuda
-        headers = ["compat.hpp", "holdings.hpp", "library.hpp", "numbers.hpp", "others.hpp", "pluggable.hpp", "sharing.hpp", "trace.hpp"] if cuda else ["pluggable.hpp"]
+        headers = ["compat.hpp", "holdings.hpp", "library.hpp", "numbers.hpp", "oom.hpp", "others.hpp", "pluggable.hpp", "sharing.hpp", "trace.hpp"] if cuda else ["pluggable.hpp"]
         self.sources = [HERE / f"{name}.cpp", *[HERE / header for header in headers]]
 
     def place(self, torch: Any) -> pathlib.Path:

@@ -18,7 +18,8 @@ struct Library {
   X(pool_uses) X(copies_by_peer) X(last_error) X(history_start) X(history_stop)              \
   X(history_read) X(on_segments) X(checkpoint) X(restore) X(checkpoint_destroy)              \
   X(export_size) X(export) X(import) X(import_close) X(segments) X(stats) X(sweep)              \
-  X(requested) X(pool_serves_others) X(begin_elsewhere) X(is_elsewhere)
+  X(requested) X(pool_serves_others) X(begin_elsewhere) X(serving)              \
+  X(pool_is_spare)
 // clang-format on
 #define MEMBER(name) decltype(&millpond_torch_##name) name##_;
   FUNCTIONS(MEMBER)

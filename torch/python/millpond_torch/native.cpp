@@ -4,8 +4,8 @@
 // (millpond_torch.build_native), since PyTorch's classes differ between releases.
 //
 // It calls libmillpond-torch.so, which has all state; this file only translates. holdings.hpp has
-// what Millpond holds, trace.hpp what PyTorch knows of what happened, sharing.hpp what goes to
-// other processes, others.hpp which pools are not Millpond's.
+// what Millpond holds, trace.hpp what PyTorch knows of what happened, oom.hpp who hears of a lack
+// of memory, sharing.hpp what goes to other processes, others.hpp which pools are not Millpond's.
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -16,13 +16,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <cstdio>
 #include <exception>
 #include <iterator>
-#include <mutex>
-#include <stdexcept>
 #include <string>
-#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -30,6 +27,7 @@
 #include "holdings.hpp"
 #include "library.hpp"
 #include "numbers.hpp"
+#include "oom.hpp"
 #include "others.hpp"
 #include "pluggable.hpp"
 #include "sharing.hpp"
@@ -48,14 +46,18 @@ using millpond_torch::device_of;
 using millpond_torch::Library;
 using millpond_torch::note;
 using millpond_torch::RejectionObserver;
+using millpond_torch::Serving;
 
 Library millpond;
 auto* const trace = new millpond_torch::Trace;  // never destroyed: tensors end with the process
 const millpond_torch::Holdings holdings(millpond, *trace);
+auto* const oom = new millpond_torch::OutOfMemory(millpond, holdings, *trace);
 auto* const others = new millpond_torch::Others;
 auto* const sharing = new millpond_torch::Sharing<Library>(millpond);
 /// A history that PyTorch sets no bound to; 64 bytes each, of which memory has what was written.
 constexpr std::size_t kMostEvents = std::size_t{1} << 22;
+/// How a handle for other processes begins that PyTorch's own allocator has made.
+constexpr char kOfOthers[] = "MPOTHER1";
 
 void release(void* ptr);
 
@@ -75,16 +77,10 @@ void report(void* ptr, std::int64_t size, DeviceIndex device) {
                                    c10::Device(c10::DeviceType::CUDA, device));
 }
 
-/// A request to PyTorch's own allocator, which gives its cache back before it fails, but not what
-/// Millpond caches.
-template <typename Request>
-auto retried(Request request) {
-  try {
-    return request();
-  } catch (const c10::OutOfMemoryError&) {
-    millpond.reset_();
-  }
-  return request();
+/// PyTorch's allocator, where the memory is of a pool of its own; NULL otherwise.
+CUDAAllocator* other_of(void* ptr) {
+  CUDAAllocator* const other = others->native();
+  return other != nullptr && ptr != nullptr && millpond.requested_(ptr) == 0 ? other : nullptr;
 }
 
 class Allocator final : public CUDAAllocator {
@@ -97,21 +93,17 @@ class Allocator final : public CUDAAllocator {
       void* plain = size != 0 ? take_plain(size) : nullptr;
       return {plain, plain, &release_plain, c10::Device(c10::DeviceType::CUDA, device)};
     }
-    const auto stream = c10::cuda::getCurrentCUDAStream(device);
-    if (CUDAAllocator* other = serving(device, stream)) {
-      return retried([&] { return other->allocate(size); });
-    }
-    return take(size, device, stream);
+    return take(size, device, c10::cuda::getCurrentCUDAStream(device));
   }
   c10::DeleterFnPtr raw_deleter() const override { return caches_ ? &release : &release_plain; }
   void* raw_alloc(std::size_t size) override {
     const DeviceIndex device = current_device();
     if (!caches_) return size != 0 ? take_plain(size) : nullptr;
-    return raw(size, device, c10::cuda::getCurrentCUDAStream(device));
+    return take(size, device, c10::cuda::getCurrentCUDAStream(device)).release_context();
   }
   void* raw_alloc_with_stream(std::size_t size, cudaStream_t stream) override {
     if (!caches_) return size != 0 ? take_plain(size) : nullptr;
-    return raw(size, current_device(), stream);
+    return take(size, current_device(), stream).release_context();
   }
   void raw_delete(void* ptr) override {
     if (!caches_) return release_plain(ptr);
@@ -126,11 +118,11 @@ class Allocator final : public CUDAAllocator {
     return millpond.base_alloc_(ptr, size);
   }
   void recordStream(const DataPtr& ptr, c10::cuda::CUDAStream stream) override {
-    if (ptr.get() != nullptr && ptr.get_deleter() == &release) {
-      millpond.record_stream_(ptr.get(), stream.stream());
-    } else if (CUDAAllocator* other = others->native()) {
-      other->recordStream(ptr, stream);  // which knows its own
+    if (ptr.get() == nullptr || ptr.get_deleter() != &release) return;
+    if (other_of(ptr.get()) != nullptr) {
+      return others->record_stream(ptr.get(), ptr.device(), stream);
     }
+    millpond.record_stream_(ptr.get(), stream.stream());
   }
   using CUDAAllocator::recordStream;
 
@@ -156,7 +148,7 @@ class Allocator final : public CUDAAllocator {
     } else {
       millpond.sweep_();
     }
-    if (CUDAAllocator* other = others->native()) other->emptyCache(pool);
+    others->empty_cache(pool);
     if (noted) note([&] { trace->called(std::move(call)); });
   }
   double getMemoryFraction(DeviceIndex device) override {
@@ -180,17 +172,13 @@ class Allocator final : public CUDAAllocator {
 
   DeviceStats getDeviceStats(DeviceIndex device) override {
     DeviceStats stats = millpond_torch::device_stats(holdings.numbers(device));
-    if (CUDAAllocator* other = others->native()) {
-      millpond_torch::add(stats, other->getDeviceStats(device));
-    }
+    others->add_to(stats, device);
     return stats;
   }
   void resetAccumulatedStats(DeviceIndex device) override {
     check(millpond.reset_accumulated_(device));
-    const std::uint64_t spared = holdings.numbers(device).at("num_oom_rejections");
-    if (CUDAAllocator* other = others->native()) other->resetAccumulatedStats(device);
-    std::lock_guard<std::mutex> held(lock_);
-    spared_[device] = spared;
+    oom->reset(device);
+    others->reset_accumulated(device);
   }
   void resetPeakStats(DeviceIndex device) override {
     check(millpond.reset_peaks_(device));
@@ -234,20 +222,39 @@ class Allocator final : public CUDAAllocator {
     const auto accepts = [filter](void* stream) {
       return filter(static_cast<cudaStream_t>(stream));
     };
-    if (CUDAAllocator* other = others->of(device, pool)) {
-      other->beginAllocateToPool(device, pool, filter);
+    if (!others->begin(device, pool, filter)) {
+      others->begun_beside(device, pool);
+      try {
+        return millpond.begin_allocate_to_pool_(device, pool, accepts);
+      } catch (...) {
+        others->ended_beside(device, pool);
+        throw;
+      }
+    }
+    try {
       millpond.begin_elsewhere_(device, pool, accepts);
-    } else {
-      millpond.begin_allocate_to_pool_(device, pool, accepts);
+    } catch (...) {
+      others->end(device, pool);
+      others->release(device, pool);
+      throw;
     }
   }
   void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override {
-    if (CUDAAllocator* other = others->of(device, pool)) other->endAllocateToPool(device, pool);
+    // Millpond first: it sends requests there.
     millpond.end_allocate_to_pool_(device, pool);
+    if (others->of(device, pool) != nullptr) return others->end(device, pool);
+    others->ended_beside(device, pool);
   }
+  void markCaptureBegin(DeviceIndex device) MILLPOND_TORCH_LATE { others->capture(device, true); }
+  void markCaptureEnd(DeviceIndex device) MILLPOND_TORCH_LATE { others->capture(device, false); }
   void releasePool(DeviceIndex device, MempoolId_t pool) override {
-    if (others->of(device, pool) != nullptr) others->release(device, pool);
+    const bool elsewhere = others->of(device, pool) != nullptr;
+    if (elsewhere) others->release(device, pool);
     millpond.release_pool_(device, pool);
+    // Of a capture that broke PyTorch does not tell the end up to 2.11.
+    if (!elsewhere && millpond.pool_uses_(device, pool.first, pool.second) == 0) {
+      others->ended_beside(device, pool);
+    }
   }
   int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override {
     if (CUDAAllocator* other = others->of(device, pool)) {
@@ -279,6 +286,7 @@ class Allocator final : public CUDAAllocator {
     if (others->of(device, pool) == nullptr) {
       TORCH_CHECK(getPoolUseCount(device, pool) == 1, "no_split is set before a pool is used");
       others->take(device, pool, Other{});
+      others->serve_others(device, pool, millpond.pool_is_spare_(device, pool.first, pool.second));
       millpond.release_pool_(device, pool);
     }
     others->native()->setNoSplit(device, pool);
@@ -309,7 +317,9 @@ class Allocator final : public CUDAAllocator {
                                          std::shared_ptr<AllocatorState> state) override {
     const auto* checkpoint = dynamic_cast<const Checkpoint*>(state.get());
     if (checkpoint == nullptr && others->native() != nullptr) {
-      return others->native()->setCheckpointPoolState(device, std::move(state));
+      auto delta = others->native()->setCheckpointPoolState(device, std::move(state));
+      for (DataPtr& made : delta.dataptrs_allocd) made = block(made.release_context(), device);
+      return delta;
     }
     TORCH_CHECK(checkpoint != nullptr, "the checkpoint is not one of Millpond");
     const MempoolId_t pool = checkpoint->pool;
@@ -357,6 +367,7 @@ class Allocator final : public CUDAAllocator {
     } else {
       C10_CUDA_CHECK(error);
     }
+    others->admit(device, peer);
   }
   cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device,
                           std::size_t size, cudaStream_t stream, bool reaches) override {
@@ -368,13 +379,10 @@ class Allocator final : public CUDAAllocator {
   // ---- who wants to be told ----
 
   void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override {
-    std::lock_guard<std::mutex> held(lock_);
-    observers_.push_back(std::move(observer));
+    oom->attach(std::move(observer));
   }
-  /// A request that the device was spared, since it had too little (`throw_on_cudamalloc_oom`).
   void attachOomRejectionObserver(RejectionObserver observer) MILLPOND_TORCH_LATE {
-    std::lock_guard<std::mutex> held(lock_);
-    rejection_observers_.push_back(std::move(observer));
+    oom->attach_rejection(std::move(observer));
   }
   /// Hears of requests, frees and segments, from the thread that does it.
   void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override {
@@ -440,34 +448,25 @@ class Allocator final : public CUDAAllocator {
   // ---- other processes ----
 
   ShareableHandle shareIpcHandle(void* ptr) override {
-    if (CUDAAllocator* other = other_of(ptr)) return other->shareIpcHandle(ptr);
+    if (CUDAAllocator* other = other_of(ptr)) {
+      ShareableHandle theirs = other->shareIpcHandle(ptr);
+      theirs.handle.insert(0, kOfOthers);
+      return theirs;
+    }
     std::size_t size = 0;
     void* base = millpond.base_alloc_(ptr, &size);
     return {static_cast<char*>(ptr) - static_cast<char*>(base), sharing->share(base)};
   }
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
+    if (handle.rfind(kOfOthers, 0) == 0) {
+      return others->start()->getIpcDevPtr(handle.substr(sizeof kOfOthers - 1));
+    }
     return sharing->open(current_device(), handle);
   }
 
  private:
   static void check(int status) { TORCH_CHECK(status == 0, millpond.last_error_()); }
 
-  /// PyTorch's allocator, where a request of the stream is for a pool of its own; NULL otherwise.
-  static CUDAAllocator* serving(DeviceIndex device, cudaStream_t stream) {
-    CUDAAllocator* const other = others->native();
-    return other != nullptr && millpond.is_elsewhere_(device, stream) ? other : nullptr;
-  }
-  /// PyTorch's allocator, where the memory is of a pool of its own; NULL otherwise.
-  static CUDAAllocator* other_of(void* ptr) {
-    CUDAAllocator* const other = others->native();
-    return other != nullptr && ptr != nullptr && millpond.requested_(ptr) == 0 ? other : nullptr;
-  }
-  void* raw(std::size_t size, DeviceIndex device, cudaStream_t stream) {
-    if (CUDAAllocator* other = serving(device, stream)) {
-      return retried([&] { return other->raw_alloc_with_stream(size, stream); });
-    }
-    return take(size, device, stream).release_context();
-  }
   static DataPtr block(void* ptr, DeviceIndex device) {
     return {ptr, ptr, &release, c10::Device(c10::DeviceType::CUDA, device)};
   }
@@ -476,15 +475,38 @@ class Allocator final : public CUDAAllocator {
     if (size == 0) return block(nullptr, device);
     TORCH_CHECK_WITH(OutOfMemoryError, size < (std::size_t{1} << 60),
                      "CUDA out of memory. Tried to allocate more than 1EB memory.");
+    if (CUDAAllocator* other = others->native()) {
+      if (millpond.serving_(device, stream) == Serving::kElsewhere) {
+        return take_of(*other, size, device, stream);
+      }
+    }
     const bool profiled = c10::memoryProfilingEnabled();
     if (!trace->watches() && !profiled) return find(size, device, stream);
     auto call = trace->begin(false);
     DataPtr found = find(size, device, stream, call.context);
-    if (found.get_deleter() != &release) return found;
     void* const ptr = found.get();  // given back if what follows throws
+    if (other_of(ptr) != nullptr) return found;
     if (trace->watches()) trace->allocated(std::move(call), device, ptr, size, stream);
     if (profiled) report(ptr, static_cast<std::int64_t>(size_of(ptr)), device);
     return found;
+  }
+
+  /// From the pool of PyTorch's allocator that is begun. It gives back what it caches itself before
+  /// it fails, but not what Millpond caches.
+  static DataPtr take_of(CUDAAllocator& other, std::size_t size, DeviceIndex device,
+                         cudaStream_t stream) {
+    try {
+      return block(other.raw_alloc_with_stream(size, stream), device);
+    } catch (const c10::OutOfMemoryError&) {
+      others->again(device);
+    }
+    millpond.reset_();
+    try {
+      return block(other.raw_alloc_with_stream(size, stream), device);
+    } catch (const c10::OutOfMemoryError&) {
+      oom->tell(size, device);
+      throw;
+    }
   }
 
   static void* take_plain(std::size_t size) {
@@ -504,49 +526,26 @@ class Allocator final : public CUDAAllocator {
     std::string why = millpond.last_error_();
     if (lacking) {
       // What this process holds of others, and PyTorch's own way to find more: what it holds for
-      // other processes.
+      // other processes, and what its allocator caches.
       bool freed = sharing->close_late();
       for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
         freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
       }
+      freed |= others->give_back(device);
       if (freed) {
         ptr = request(size, device, stream, lacking);
         if (ptr != nullptr) return block(ptr, device);
         why = millpond.last_error_();
       }
     }
-    if (lacking) {
-      DataPtr spare = others->spare(size, device, stream);
-      if (spare.get() != nullptr) return spare;
+    // A request of a pool's own, which may be of a graph, has no use for memory of another one.
+    if (lacking && others->native() != nullptr &&
+        millpond.serving_(device, stream) == Serving::kDefault) {
+      ptr = others->spare(size, device, stream);
+      if (ptr != nullptr) return block(ptr, device);
     }
     TORCH_CHECK(lacking, "Millpond cannot allocate ", size, " bytes: ", why);
-    std::uint64_t total = 0, free = 0;
-    (void)millpond.memory_(device, &total, &free);
-    const auto numbers = holdings.numbers(device);
-    const std::size_t held = numbers.at("allocated_bytes.all.current");
-    const std::size_t reserved = numbers.at("reserved_bytes.all.current");
-    const std::uint64_t limit = numbers.at("limit_bytes");
-    const std::uint64_t spared = numbers.at("num_oom_rejections");
-    std::vector<OutOfMemoryObserver> observers;
-    std::vector<RejectionObserver> rejection_observers;
-    {
-      std::lock_guard<std::mutex> locked(lock_);
-      observers = observers_;
-      if (std::exchange(spared_[device], spared) != spared) {
-        rejection_observers = rejection_observers_;
-      }
-    }
-    for (const auto& observer : rejection_observers) observer(device, size, held, total);
-    trace->tell(TraceEntry::OOM, device, free, size, stream, context);
-    trace->mark(TraceEntry::OOM, device, free, size, "", stream, context);
-    // PyTorch's own allocator tells the request where the type of observers says `allocated`.
-    for (const auto& observer : observers) observer(device, size, limit != 0 ? limit : total, free);
-    c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(size), held, reserved,
-                                     c10::Device(c10::DeviceType::CUDA, device));
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
-                     millpond_torch::with_unit(size), ". GPU ", static_cast<int>(device),
-                     " has a total capacity of ", millpond_torch::with_unit(total), " of which ",
-                     millpond_torch::with_unit(free), " is free. With Millpond: ", why);
+    oom->fail(size, device, stream, context, why);
   }
 
   static void* request(std::size_t size, DeviceIndex device, cudaStream_t stream, bool& lacking) {
@@ -555,14 +554,11 @@ class Allocator final : public CUDAAllocator {
 
   std::atomic<bool> initialized_{false};
   std::atomic<bool> caches_{true};
-  std::mutex lock_;
-  std::vector<OutOfMemoryObserver> observers_;
-  std::vector<RejectionObserver> rejection_observers_;
-  std::unordered_map<DeviceIndex, std::uint64_t> spared_;  // requests that the device was spared
 };
 
 void release(void* ptr) {
   if (ptr == nullptr) return;
+  if (CUDAAllocator* other = other_of(ptr)) return note([&] { other->raw_delete(ptr); });
   sharing->freeing(ptr);
   const bool profiled = c10::memoryProfilingEnabled();
   if (!trace->watches() && !profiled) return millpond.delete_(ptr);

@@ -64,6 +64,9 @@ enum class EventKind : std::uint32_t {
   kSegmentUnmap = 8,
   kOutOfMemory = 9,
 };
+/// Which pool serves a request: the default one, one of its own, or one whose memory another
+/// allocator has.
+enum class Serving : int { kDefault, kOwn, kElsewhere };
 struct Event {
   std::uint64_t time_ns;  // of CLOCK_MONOTONIC
   std::uint64_t address, size_bytes, stream;
@@ -139,10 +142,10 @@ MILLPOND_TORCH_EXPORT void millpond_torch_begin_allocate_to_pool(int device,
 // is ended and released as others are.
 MILLPOND_TORCH_EXPORT void millpond_torch_begin_elsewhere(int device, millpond_torch::PoolId pool,
                                                           millpond_torch::Filter filter);
-// Whether a request of the stream is for such a pool. Throws as
-// millpond_torch_begin_allocate_to_pool where the memory of a graph that the stream is captured
-// into cannot be kept.
-MILLPOND_TORCH_EXPORT bool millpond_torch_is_elsewhere(int device, millpond_torch::Stream stream);
+// Which pool a request of the stream is for. Throws as millpond_torch_begin_allocate_to_pool where
+// the memory of a graph that the stream is captured into cannot be kept.
+MILLPOND_TORCH_EXPORT millpond_torch::Serving millpond_torch_serving(int device,
+                                                                     millpond_torch::Stream stream);
 MILLPOND_TORCH_EXPORT void millpond_torch_end_allocate_to_pool(int device,
                                                                millpond_torch::PoolId pool);
 // One use less, as PyTorch asks for it once for each begin. After the last one the pool's memory
@@ -186,6 +189,9 @@ MILLPOND_TORCH_EXPORT void millpond_torch_pool_drop(int device, std::uint64_t fi
 // Whether ordinary requests that find no memory are served from such a pool's free memory.
 MILLPOND_TORCH_EXPORT int millpond_torch_pool_serves_others(int device, std::uint64_t first,
                                                             std::uint64_t second, bool serves);
+// Whether they are. False, too: there is no such pool.
+MILLPOND_TORCH_EXPORT bool millpond_torch_pool_is_spare(int device, std::uint64_t first,
+                                                        std::uint64_t second);
 // PyTorch copies between devices by cudaMemcpyPeerAsync where they do not reach each other, so all
 // memory may be mapped. Before the first device is used.
 MILLPOND_TORCH_EXPORT void millpond_torch_copies_by_peer();

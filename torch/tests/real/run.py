@@ -13,7 +13,7 @@ import sys
 HERE = pathlib.Path(__file__).parent
 # Under the pluggable allocator, and under the one of C++.
 MODULES = {"pluggable": ["graphs", "pools", "devices", "switch", "programs", "processor", "vendor"],
-           "native": ["graphs", "devices", "programs", "native", "mempools", "history", "checkpoints", "processes", "upstream", "upstream_streams", "upstream_pools"]}
+           "native": ["graphs", "devices", "programs", "native", "mempools", "others", "history", "checkpoints", "processes", "upstream", "upstream_streams", "upstream_pools"]}
 LIMIT = int(os.environ.get("MILLPOND_TORCH_CHECK_SECONDS", "240"))  # of a check, some of which run a compiler
 
 
