@@ -97,6 +97,8 @@ def numba_kernels():
     import millpond.numba
     millpond.numba.enable()
     import numpy
+    if not hasattr(numpy, "row_stack"):
+        numpy.row_stack = numpy.vstack  # a release of numba-cuda that is older than NumPy 2.4 asks for it
     from numba import cuda
 
     @cuda.jit

@@ -1,7 +1,8 @@
 """PyTorch on Millpond, on a card: rows for the table of gpu/check. Each check is a process of its own, under the pluggable
 allocator and under the native one, which is built here.
 
-    torch_checks.py            all of them
+    torch_checks.py                all of them
+    torch_checks.py CHECK...       these, by the names of their functions
 """
 import ctypes
 import importlib.util
@@ -141,9 +142,14 @@ def compiled(native):
         from torch._inductor.cudagraph_trees import get_manager
         assert get_manager(0, create_if_none_exists=False) is not None, "no graph trees were used"
     for x in inputs[:3]:
+        net.zero_grad(set_to_none=True)  # gradients lie in the memory of the graphs, too
         torch.compiler.cudagraph_mark_step_begin()
-        y = fast(x.clone().requires_grad_()).sum()
-        y.backward()
+        fast(x).sum().backward()
+        got = [p.grad.clone() for p in net.parameters()]
+        net.zero_grad(set_to_none=True)
+        step(x).sum().backward()
+        assert all(torch.allclose(a, p.grad, atol=1e-3, rtol=1e-3) for a, p in zip(got, net.parameters())), "gradients"
+        del got
     torch.cuda.empty_cache()
 
 
@@ -269,6 +275,8 @@ def main():
     if not torch.cuda.is_available():
         row("is there", "sees no card", "", "skip")
         return 0
+    names = sys.argv[1:]
+    chosen = [check for check in CHECKS if not names or check.__name__ in names]
     kinds = {"pluggable": False}
     try:
         import millpond_torch
@@ -282,12 +290,13 @@ def main():
         row("the native allocator builds", e, "", "skip" if "cannot be run" in str(e) else "fail")
     bad = 0
     for how, native in kinds.items():
-        for check in CHECKS:
+        for check in chosen:
             name = f"{check.__name__.replace('_', ' ')}, {how}"
             try:
                 done = subprocess.run([sys.executable, __file__, check.__name__, str(int(native))], timeout=120,
                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-                said = done.stdout.strip().splitlines() or [""]
+                print(done.stdout, file=sys.stderr, flush=True)
+                said = [line for line in done.stdout.strip().splitlines() if "Warning" not in line] or [""]
                 if said[-1].startswith("SKIP "):
                     row(name, said[-1][5:], "", "skip")
                     continue
@@ -301,7 +310,7 @@ def main():
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
+    if len(sys.argv) == 3 and sys.argv[2] in ("0", "1"):
         {f.__name__: f for f in CHECKS}[sys.argv[1]](sys.argv[2] == "1")
     else:
         sys.exit(main())
