@@ -67,6 +67,19 @@ class Others {
     return native_;
   }
 
+  /// What the program has set for PyTorch's own allocator, which Millpond follows.
+  auto settings() {
+    decltype(c10::cuda::CUDACachingAllocator::SnapshotInfo::config_metadata) none{};
+    none.max_split_size = SIZE_MAX;
+    CUDAAllocator* displaced = nullptr;
+    {
+      std::lock_guard<std::mutex> held(lock_);
+      displaced = native_;
+    }
+    const MempoolId no_pool{~0ULL, ~0ULL};
+    return displaced != nullptr ? snapshot_of(*displaced, no_pool).config_metadata : none;
+  }
+
   // ---- the pools ----
 
   /// One use more of the pool, whose segments are the allocator's; NULL: PyTorch's own.
