@@ -19,11 +19,6 @@ namespace {
 /// So many ended pools are left to torch.cuda.empty_cache(); then a begin gives their memory back.
 constexpr std::size_t kEnded = 64;
 
-std::mutex& opening() {
-  static auto* lock = new std::mutex;
-  return *lock;
-}
-
 /// The driver's library, which Millpond uses too, started; NULL where there is none.
 void* driver() {
   static void* const library = []() -> void* {
@@ -97,6 +92,11 @@ void admit(Device& device) {
 
 }  // namespace
 
+std::mutex& opening() {
+  static auto* lock = new std::mutex;
+  return *lock;
+}
+
 std::string& last_error() {
   thread_local std::string text;
   return text;
@@ -160,7 +160,7 @@ Device* open_now(int ordinal) {
   if (failed(millpond_set_pytorch_options(device_type().c_str())) || !announce_streams() ||
       !choose_memory(ordinal) ||
       failed(millpond_device_get(device_type().c_str(), ordinal, &device)) ||
-      failed(millpond_device_get_default_pool(device, &pool))) {
+      !apply_settings(device) || failed(millpond_device_get_default_pool(device, &pool))) {
     return nullptr;
   }
   auto made = std::make_unique<Device>(device, pool);

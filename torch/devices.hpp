@@ -151,6 +151,12 @@ class Refused : public std::runtime_error {
 /// Begins what was asked of every device (history.cpp) on one that has just been opened.
 void begin_histories(Device& device, int ordinal);
 
+/// Held while a device is opened.
+std::mutex& opening();
+/// What the program has set for all devices (settings.cpp) counts for this one, too. False:
+/// Millpond refuses it, and the error is kept. Under `opening`.
+bool apply_settings(millpond_device* device);
+
 /// Devices that do not reach each other may have mapped memory, too.
 void map_always();
 

@@ -130,6 +130,7 @@ def _declare(lib: ctypes.CDLL) -> None:
         ("millpond_torch_tag_pop", c_int, []),
         ("millpond_torch_tag_bytes", c_int, [c_int, ctypes.c_char_p, to(c_u64)]),
         ("millpond_torch_init", None, [c_int]),
+        ("millpond_torch_settings", c_int, [ctypes.c_char_p]),
         ("millpond_torch_no", c_int, []),
         ("millpond_torch_pool_hold", c_int, [c_int, c_u64, c_u64]),
         ("millpond_torch_pool_drop", None, [c_int, c_u64, c_u64]),

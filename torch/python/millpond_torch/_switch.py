@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn, Optional, Tuple, Union
 
@@ -136,6 +137,27 @@ def _all_ours(torch: Any, made: Any) -> None:
             place.value = before
 
 
+# torch.cuda.memory._set_allocator_settings calls one of these, by the release, and programs call them, too.
+SETTERS = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings")
+
+
+def _follow_settings(torch: Any) -> None:
+    """What the program sets for PyTorch's own allocator is set for Millpond, too, once PyTorch has taken it."""
+    lib = library()
+
+    def following(theirs: Any) -> Any:
+        @functools.wraps(theirs)
+        def ours(env: str) -> None:
+            # PyTorch would look for its own allocator in the place that Millpond has.
+            theirs(",".join(part for part in env.split(",") if "".join(part.split()) != "backend:native"))
+            check(lib, lib.millpond_torch_settings(env.encode()))
+        return ours
+    for name in SETTERS:
+        theirs = getattr(torch._C, name, None)
+        if theirs is not None:
+            setattr(torch._C, name, following(theirs))
+
+
 def enable(native: bool = False) -> None:
     """PyTorch takes all CUDA memory from Millpond from now on. A second call does nothing.
 
@@ -159,6 +181,7 @@ def enable(native: bool = False) -> None:
                 raise MillpondError(
                     f"{library_path()} and this package are of different versions; install both from one release")
             _enabled = _native = True
+            _follow_settings(torch)
         return
     made = allocator()
     torch = _torch()
@@ -170,6 +193,7 @@ def enable(native: bool = False) -> None:
         except RuntimeError:
             _all_ours(torch, made)
         _enabled = True
+        _follow_settings(torch)
 
 
 def enable_cpu() -> None:

@@ -188,7 +188,7 @@ class Allocator final : public CUDAAllocator {
   SnapshotInfo snapshot(MempoolId_t pool) { return snapshot(pool, true); }  // in 2.9
   SnapshotInfo snapshot(MempoolId_t pool, bool traces) MILLPOND_TORCH_MIDDLE {
     SnapshotInfo out{};
-    out.config_metadata.max_split_size = SIZE_MAX;  // none
+    out.config_metadata = others->settings();
     const DeviceIndex count = c10::cuda::device_count();
     out.device_traces.resize(static_cast<std::size_t>(count));
     for (DeviceIndex device = 0; device < count; ++device) {

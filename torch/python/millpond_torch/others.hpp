@@ -67,6 +67,19 @@ class Others {
     return native_;
   }
 
+  /// What the program has set for PyTorch's own allocator, which Millpond follows.
+  auto settings() {
+    decltype(c10::cuda::CUDACachingAllocator::SnapshotInfo::config_metadata) none{};
+    none.max_split_size = SIZE_MAX;
+    CUDAAllocator* displaced = nullptr;
+    {
+      std::lock_guard<std::mutex> held(lock_);
+      displaced = native_;
+    }
+    const MempoolId no_pool{~0ULL, ~0ULL};
+    return displaced != nullptr ? snapshot_of(*displaced, no_pool).config_metadata : none;
+  }
+
   // ---- the pools ----
 
   /// One use more of the pool, whose segments are the allocator's; NULL: PyTorch's own.
@@ -231,9 +244,10 @@ class Others {
       }
     }
     for (const MempoolId pool : pools) {
+      if (!lend(device, pool)) continue;
       // Its allocator is not asked for more: that may be what the program has set a limit to.
-      if (!has_free(device, pool, size, stream) || !lend(device, pool)) continue;
-      void* const ptr = request(device, pool, size, stream);
+      void* const ptr =
+          has_free(device, pool, size, stream) ? request(device, pool, size, stream) : nullptr;
       {
         std::lock_guard<std::mutex> held(lock_);
         if (Known* known = find(device, pool)) known->lent = false;
@@ -370,10 +384,23 @@ class Others {
     }
   }
 
+  /// The bytes that PyTorch's allocator gives a request: the next of so many equal parts of the
+  /// power of two below it, by an entry for each power from 1 MiB on.
+  static std::size_t rounded(std::size_t size, const std::vector<std::size_t>& parts_from_mib) {
+    constexpr std::size_t kUnit = 512;
+    std::size_t below = kUnit, unit = kUnit, at = 0;
+    while (below <= size / 2) below *= 2;
+    for (std::size_t mib = size >> 21; mib != 0 && at + 1 < parts_from_mib.size(); mib >>= 1) ++at;
+    const std::size_t parts = parts_from_mib.empty() ? 0 : parts_from_mib[at];
+    if (parts > 1 && size > kUnit * parts) unit = below / parts;
+    return (size + unit - 1) / unit * unit;
+  }
   /// Whether a block in the pool is free for the request.
   bool has_free(DeviceIndex device, MempoolId pool, std::size_t size, cudaStream_t stream) {
     constexpr std::size_t kSmall = std::size_t{1} << 20;  // of PyTorch's allocator
-    for (const auto& segment : snapshot_of(*native_, pool).segments) {
+    const auto there = snapshot_of(*native_, pool);
+    size = rounded(size, there.config_metadata.roundup_power2_divisions);
+    for (const auto& segment : there.segments) {
       if (segment.device != device || segment.stream != stream ||
           segment.is_large != (size > kSmall)) {
         continue;
@@ -404,7 +431,7 @@ class Others {
       const c10::cuda::CUDAGuard on(device);
       ptr = native_->raw_alloc_with_stream(size, stream);
     } catch (const c10::OutOfMemoryError&) {
-      again(device);  // another thread was faster
+      again(device);  // it does not take what is free
     } catch (const c10::Error&) {
     }
     native_->endAllocateToPool(device, pool);

@@ -230,6 +230,11 @@ MILLPOND_TORCH_EXPORT int millpond_torch_history_read(
 // Millpond. For good: there is one of them in a process.
 MILLPOND_TORCH_EXPORT int millpond_torch_on_segments(void (*told)(int device, bool added, void* ptr,
                                                                   std::size_t size, bool mapped));
+// From now on all devices have the options of the text, which is one of
+// torch.cuda.memory._set_allocator_settings: those in use, and those that come into use, which fail
+// to where Millpond refuses a value. Keys that Millpond does not know, and on devices in use
+// `backend` and `expandable_segments`, change nothing.
+MILLPOND_TORCH_EXPORT int millpond_torch_settings(const char* text);
 // 0.
 MILLPOND_TORCH_EXPORT int millpond_torch_no();
 // Sets the tag of the memory that this thread allocates from now on; tags nest.

@@ -267,6 +267,28 @@ def check_a_graph_takes_nothing_of_a_spare_pool():
     del filler
 
 
+@settings(PYTORCH_CUDA_ALLOC_CONF="roundup_power2_divisions:2")
+def check_a_spare_pool_and_sizes_that_are_rounded():
+    torch = enabled()
+    torch.cuda.set_per_process_memory_fraction(21 / (8 * 1024))
+    pool = pool_of_the_program(torch, use_on_oom=True)
+    with torch.cuda.use_mem_pool(pool):
+        place = device_bytes(torch, 48 * MIB).data_ptr()
+    assert number("taken").value == 1
+    for size in (33, 47, 48):
+        assert device_bytes(torch, size * MIB).data_ptr() == place
+    torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:1")
+    with torch.cuda.use_mem_pool(pool):
+        small = device_bytes(torch, 40 * MIB)
+        other = device_bytes(torch, 40 * MIB)
+    del other
+    taken = number("taken").value
+    torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:2")
+    assert out_of_memory(torch, 36 * MIB) and number("taken").value == taken
+    del small
+    assert not out_of_memory(torch, 36 * MIB) and number("taken").value == taken
+
+
 # ---- ends ----
 
 def check_who_begins_twice_is_told_and_counts_once():

@@ -12,8 +12,8 @@ import sys
 
 HERE = pathlib.Path(__file__).parent
 # Under the pluggable allocator, and under the one of C++.
-MODULES = {"pluggable": ["graphs", "pools", "devices", "switch", "programs", "processor", "vendor"],
-           "native": ["graphs", "devices", "programs", "native", "mempools", "others", "history", "checkpoints", "processes", "upstream", "upstream_streams", "upstream_pools"]}
+MODULES = {"pluggable": ["graphs", "pools", "devices", "switch", "programs", "processor", "vendor", "settings"],
+           "native": ["graphs", "devices", "programs", "native", "mempools", "others", "history", "checkpoints", "processes", "upstream", "upstream_streams", "upstream_pools", "settings"]}
 LIMIT = int(os.environ.get("MILLPOND_TORCH_CHECK_SECONDS", "240"))  # of a check, some of which run a compiler
 
 
