@@ -167,7 +167,13 @@ def nccl_in_registered_pools(native):
     dist.init_process_group("nccl", rank=0, world_size=1, device_id=torch.device("cuda", 0))
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda", 0))
     dist.all_reduce(full(torch, 1))  # makes the communicator
-    for pool in (torch.cuda.MemPool(backend.mem_allocator), torch.cuda.MemPool()):
+    pools = [torch.cuda.MemPool()]
+    try:
+        pools.append(torch.cuda.MemPool(backend.mem_allocator))
+    except RuntimeError as e:  # not on this card, or not by this NCCL
+        print(e)
+    while pools:
+        pool = pools.pop()
         with torch.cuda.use_mem_pool(pool):
             tensors = [full(torch, 5, count) for count in (1000, 5 * MIB, 40 * MIB)]
         backend.register_mem_pool(pool)
