@@ -40,9 +40,9 @@ impl Search<'_> {
             }
         }
         // Granules in ties cannot be combined with granules that lie apart. So ties are for a request whose heap has
-        // nothing yet, and whose block may be in pieces.
-        let tied =
-            if missing == req.granules() && !in_one_piece { self.take_ties(missing as u32) } else { 0 };
+        // nothing yet.
+        let has_none = missing == req.granules() && req.aligned.is_none();
+        let tied = if has_none { self.take_ties(missing as u32) } else { 0 };
         let mut left = missing as u32 - tied;
         while left > 0 {
             left -= self.take_granules(left)?;

@@ -126,6 +126,7 @@ impl Search<'_> {
         if u64::from(missing) < least_growth_in_ties(ground.config.tie_growth.into(), &plenty) {
             return 0;
         }
+        let in_one_piece = req.in_one_piece(ground);
         let large = (missing / TIES_OF_GROWTH).min(LARGEST_TIE);
         let most = most.max(u64::from(large));
         let mut taken = 0;
@@ -137,7 +138,7 @@ impl Search<'_> {
                 let each = (2 * most * room / all.max(1)).min(most) as u32;
                 let part = (room / 2).max(u64::from(each)).min(room);
                 let count = u64::from(missing - taken).min(part).min(g.room.longest().into()) as u32;
-                if count.min(each) < LEAST_TIE {
+                if count.min(each) < LEAST_TIE || in_one_piece && count < missing {
                     return Err(why);
                 }
                 let numbers = g.room.take(count, after).ok_or(NO_MORE)?;

@@ -200,6 +200,18 @@ fn small_growth_is_by_granules() {
 }
 
 #[test]
+fn growth_that_must_lie_in_one_piece_is_in_ties_too() {
+    let mut b = with_ties(1024, 32, 32);
+    b.pond.tune(Tuning { in_one_piece: true, ..Tuning::default() });
+    let i = b.alloc(PoolId::DEFAULT, Some(0), 8 * G).unwrap();
+    assert_eq!((sizes(&b), b.pieces(i).len()), (vec![8], 1));
+    // Ties for a part of it would lie apart from the rest.
+    let i = b.alloc(PoolId::DEFAULT, Some(0), 1016 * G).unwrap();
+    assert_eq!((b.pieces(i).len(), sizes(&b).len()), (1016, 1));
+    b.finish();
+}
+
+#[test]
 fn free_ties_are_pieces_of_a_block_before_the_device_is_asked() {
     let mut b = with_ties(1024, 32, 32);
     for _ in 0..6 {
