@@ -609,6 +609,21 @@ def check_save_segment_usage():
     assert "segments" in _memory_viz.segsum(torch.cuda.memory._snapshot())
 
 
+def check_allocator_settings():
+    from settings import charge, refused, setters
+    torch = enabled()
+    call = setters(torch)[1]
+    for text, size, taken in [("roundup_power2_divisions:4", 1200, 1280), ("roundup_power2_divisions:8", 1200, 1280),
+                              ("roundup_power2_divisions:[64:8,128:2,256:4,512:2,1024:8,>:1]", 600, 768), ("", 600, 600),
+                              ("max_split_size_mb:40,garbage_collection_threshold:0.6", 45, 45)]:
+        call(text)
+        assert charge(torch, size * MIB) == taken * MIB, text
+    for text in ("foo:1,bar:2", "garbage_collection_threshold:1.2", "max_split_size_mb:2", "release_lock_on_cudamalloc:none",
+                 "pinned_use_cuda_host_register:none", "pinned_num_register_threads:none", "pinned_num_register_threads:1024"):
+        assert refused(call, text), text
+    call("pinned_use_background_threads:True") if torch.__version__ >= "2.11" else None
+
+
 def check_the_table_names_what_is_here():
     import pathlib
     import re
