@@ -353,13 +353,14 @@ def check_a_forked_child_frees_tensors_of_such_a_pool():
         held = device_bytes(torch, MIB)
     ours = device_bytes(torch, MIB)
     poke(held, 3)
+    poke(ours, 4)
     child = os.fork()
     if child == 0:
         del held, ours
         gc.collect()
         os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    assert content(held) == 3 and number("given").value == 0
+    assert (content(held), content(ours), number("given").value) == (3, 4, 0)
 
 
 # ---- several threads ----
