@@ -132,15 +132,16 @@ impl Tied {
 }
 
 /// Chooses free ties where `wanted` granules are needed and only `loose` ones are free outside of ties: the smallest tie
-/// that is enough, otherwise the largest, and so on. Only the last one may bring more than is wanted. The chosen ones are
-/// removed from `ties`; `run` returns the granules of a tie.
+/// that is enough, otherwise the largest, and so on. Only the last one may bring more than is wanted. The chosen ones go
+/// from `ties` to `chosen`, in place of what was there; `run` returns the granules of a tie.
 pub(crate) fn choose<T>(
     ties: &mut Vec<T>,
     run: impl Fn(&T) -> GranuleRun,
     loose: u64,
     wanted: u64,
-) -> Vec<T> {
-    let mut chosen = Vec::new();
+    chosen: &mut Vec<T>,
+) {
+    chosen.clear();
     ties.sort_by_key(|t| (run(t).count, run(t).first));
     let mut lacks = wanted.saturating_sub(loose);
     while lacks > 0
@@ -151,7 +152,6 @@ pub(crate) fn choose<T>(
         lacks = lacks.saturating_sub(run(&tie).count.into());
         chosen.push(tie);
     }
-    chosen
 }
 
 #[cfg(all(test, not(loom)))]
@@ -165,7 +165,8 @@ mod tests {
             [GranuleRun::new(0, 8), GranuleRun::new(10, 2), GranuleRun::new(20, 8), GranuleRun::new(30, 4)];
         let chosen = |loose, wanted| {
             let mut left = ties.to_vec();
-            let chosen = choose(&mut left, |t| *t, loose, wanted);
+            let mut chosen = Vec::new();
+            choose(&mut left, |t| *t, loose, wanted, &mut chosen);
             assert_eq!(left.len() + chosen.len(), 4);
             chosen.into_iter().map(|t| t.first).collect::<Vec<_>>()
         };

@@ -28,6 +28,9 @@ pub(crate) struct Scratch {
     pub free: Vec<FreeBlock>,
     /// Whole free granules.
     runs: Vec<GranuleRun>,
+    /// Whole free ties, and those that are chosen.
+    ties: Vec<GranuleRun>,
+    chosen: Vec<GranuleRun>,
     edges: Edges,
     /// The pieces that were found, in the order of the block's addresses.
     pub pieces: Vec<Extent>,
@@ -276,10 +279,11 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         most_left: u64,
         scratch: &mut Scratch,
     ) -> Result<Id, Unscattered> {
-        let Scratch { free, runs, pieces, order, .. } = scratch;
+        let Scratch { free, runs, ties, chosen, pieces, order, .. } = scratch;
         self.free_list(free);
         runs.clear();
-        let (mut ties, mut loose, mut have) = (Vec::new(), 0, 0);
+        ties.clear();
+        let (mut loose, mut have) = (0, 0);
         for run in free.iter().filter_map(|f| f.part.whole()) {
             self.shared.tied.cut(run, |part| match part {
                 Part::Loose(run) => {
@@ -297,16 +301,17 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         if loose + have < wanted {
             return Err(Unscattered::Lacks(wanted - loose - have));
         }
-        let chosen = choose(&mut ties, |t| *t, loose, wanted);
+        choose(ties, |t| *t, loose, wanted, chosen);
         let sum = |of: &[GranuleRun]| of.iter().map(|t| u64::from(t.count)).sum::<u64>();
-        if (loose + sum(&chosen)).saturating_sub(wanted) > most_left
+        // The ties come first in the block.
+        if sum(chosen).saturating_sub(wanted) > most_left
             && let [before @ .., _] = &chosen[..]
         {
             return Err(Unscattered::Lacks(wanted.saturating_sub(loose + sum(before))));
         }
         pieces.clear();
         let mut left = units;
-        for tie in chosen {
+        for tie in chosen.iter() {
             let all = tie.extent();
             pieces.push(Extent::new(all.off, all.units.min(left)));
             left -= all.units.min(left);

@@ -165,8 +165,12 @@ impl Order {
     /// few times on average.
     pub(super) fn check_left_if_many(&self) {
         let many = {
-            let s = lock(&self.streams);
-            s.ended.len() > 2 * s.looked + ENDED
+            let mut s = lock(&self.streams);
+            let many = s.ended.len() > 2 * s.looked + ENDED;
+            if many {
+                s.looked = s.ended.len(); // other threads need not look, too
+            }
+            many
         };
         if many {
             let left = self.left_behind().len();

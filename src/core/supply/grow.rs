@@ -39,8 +39,8 @@ impl Search<'_> {
                 return Err(limits::error(NO_MORE));
             }
         }
-        // Granules in ties cannot be combined with granules that lie apart. So ties are for a request whose heap has
-        // nothing yet.
+        // Ties are for a request whose heap has nothing yet; what another one lacks comes as loose granules, which fit
+        // beside anything.
         let has_none = missing == req.granules() && req.aligned.is_none();
         let tied = if has_none { self.take_ties(missing as u32) } else { 0 };
         let mut left = missing as u32 - tied;

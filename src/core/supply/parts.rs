@@ -56,7 +56,11 @@ pub(super) fn parts_to_take(ties: &Ties, runs: &[(GranuleRun, Id)], wanted: Want
     }
     whole_ties.retain(|t| count(t) <= room);
     let (mut taken, mut left, mut room) = (Vec::new(), most, room);
-    for tie in if room > 0 { choose(&mut whole_ties, |t| t.0, all, most) } else { Vec::new() } {
+    let mut chosen = Vec::new();
+    if room > 0 {
+        choose(&mut whole_ties, |t| t.0, all, most, &mut chosen);
+    }
+    for tie in chosen {
         if count(&tie) <= room {
             room -= count(&tie);
             left = left.saturating_sub(count(&tie));

@@ -16,7 +16,7 @@ use super::request::Request;
 use super::scarcity::{Scarcity, sparing_limit};
 use super::segments::Segments;
 use super::serve::{Serving, has_host_room};
-use super::step::{AFTER_WAITING, CAPTURED_STEPS, DEVICE, STEPS, Step, UNORDERED_STEPS};
+use super::step::{AFTER_WAITING, CAPTURED_STEPS, DEVICE, STEPS, Step, Terms, UNORDERED_STEPS};
 use super::trials::Trials;
 use crate::base::error::{Code, Error, Result};
 
@@ -52,6 +52,8 @@ pub(super) struct Search<'a> {
     pub trimmed: bool,
     /// Whole free ties may be used.
     pub ties: bool,
+    /// They were.
+    pub used_ties: bool,
     /// Whole free ties of the request's heap are pieces of its block before the device is asked for more.
     combines: bool,
     /// Nothing else is left but to cut whole segments that should otherwise not be cut.
@@ -112,6 +114,7 @@ impl<'a> Search<'a> {
             retried: false,
             trimmed: false,
             ties: false,
+            used_ties: false,
             // Where memory is scarce, ties go back to the device for granules that serve anywhere.
             combines: ground.shared().tied.any() && ground.hints.ties_ended_at() == 0,
             whole: false,
@@ -175,7 +178,11 @@ impl<'a> Search<'a> {
                     continue;
                 }
                 let scattered = match self.ties {
-                    true => h.scatter_ties(req.size.units, u64::MAX, &mut self.scratch),
+                    true => {
+                        let found = h.scatter_ties(req.size.units, u64::MAX, &mut self.scratch);
+                        self.used_ties |= found.is_ok();
+                        found
+                    }
                     false => match h.scatter(req.size.units, limit, scarcity.runs, &mut self.scratch) {
                         Err(Unscattered::Lacks(n)) if self.combines && !spared => {
                             let most_left = req.granules() / MOST_LEFT;
@@ -260,6 +267,7 @@ impl<'a> Search<'a> {
             Step::Collect => ground.tuned.get().collect_above != 0,
             Step::Swap => ground.config.source() == Source::OwnSegments,
             Step::Untie => !ground.growing().ties.is_empty(),
+            Step::Steal { same_pool: false, terms: Terms::Wait } => self.ties,
             Step::Trim => !ground.config.mapping || self.contiguous || self.req.in_one_piece(ground),
             _ => false,
         };
@@ -267,7 +275,10 @@ impl<'a> Search<'a> {
             return false;
         }
         match what {
-            Step::Steal { same_pool, terms } => self.steal(missing, scattering, same_pool, terms),
+            Step::Steal { same_pool, terms } => {
+                let last = self.ties && !same_pool && terms == Terms::Wait;
+                self.steal(missing, scattering, same_pool, terms) || last && self.steal_shared_ties(missing)
+            }
             Step::Device => {
                 let got = self.note_refusal(|s| s.grow_tuned(missing));
                 if !got {

@@ -4,7 +4,7 @@
 
 use super::super::blocks::{Blocks, gained};
 use super::super::ground::{Ground, Growing};
-use super::super::heap::{Heap, STOCK, Scratch, Source};
+use super::super::heap::{FreeBlock, Heap, STOCK, Scratch, Source};
 use super::super::order::{Stream, not_now};
 use super::super::state::growth::transits::Parts;
 use super::super::types::{COMMONS, NO_POOL, UNORDERED};
@@ -27,7 +27,8 @@ pub(crate) struct Giver {
 impl Giver {
     /// Whose memory a heap has.
     pub(super) fn of(ground: &Ground, heap: &'static Heap) -> Giver {
-        Giver { id: heap.stream(), stream: ground.look(heap).stream.clone() }
+        let h = ground.look(heap);
+        Giver { id: heap.stream(), stream: h.stream.clone() }
     }
 }
 
@@ -97,6 +98,8 @@ impl Search<'_> {
                 ground.lock(to).give(block);
             }
             if agreed {
+                let tied = |b: &FreeBlock| ground.shared().tied.is_tied(b.part.touched().first);
+                self.used_ties |= self.ties && taken.iter().any(tied);
                 g.account.move_between(giver.pool(), mine, 0, pieces);
                 left = left.saturating_sub(granules); // ties go as wholes
             } else {

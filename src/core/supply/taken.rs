@@ -7,7 +7,6 @@ use super::super::blocks::Blocks;
 use super::super::ground::{Growing, Transit};
 use super::super::heap::{FreeBlock, Heap};
 use super::super::state::growth::joined;
-use super::super::state::growth::ties::Piece;
 use super::super::state::growth::transits::Parts;
 use super::super::tied::choose;
 use super::super::types::COMMONS;
@@ -134,6 +133,23 @@ impl<'a> Growing<'a> {
     /// The ties that are taken if `most` granules are: ties that are wholly free, if need be in several heaps, where loose
     /// granules are not enough.
     fn choose_free_ties(&self, heaps: &[&'static Heap], most: u64, of: Of) -> BTreeSet<GranuleRun> {
+        let (loose, free) = self.free_ties(heaps);
+        let loose = if of == Of::Ties { 0 } else { loose };
+        // Those that no idle range shows go back without a wait for the device, which a capture forbids.
+        let unused = self.ground.aliases().unused_granules();
+        let (mut shown, mut ties): (Vec<_>, Vec<_>) =
+            free.into_iter().partition(|t| t.granules().any(|g| unused.contains(&g)));
+        let enough = loose + ties.iter().map(|t| u64::from(t.count)).sum::<u64>() >= most;
+        if !enough {
+            ties.append(&mut shown);
+        }
+        let mut chosen = Vec::new();
+        choose(&mut ties, |t| *t, loose, most, &mut chosen);
+        chosen.into_iter().collect()
+    }
+
+    /// How many free granules lie in no tie, and the ties that are wholly free, if need be in several heaps.
+    fn free_ties(&self, heaps: &[&'static Heap]) -> (u64, BTreeSet<GranuleRun>) {
         let (mut loose, mut free) = (0, BTreeMap::<GranuleRun, u32>::new());
         for &heap in heaps {
             let mut runs = Vec::new();
@@ -145,27 +161,48 @@ impl<'a> Growing<'a> {
                 }
             }
         }
-        let mut ties: Vec<_> = free.into_iter().filter(|(tie, n)| *n == tie.count).map(|t| t.0).collect();
-        choose(&mut ties, |t| *t, if of == Of::Ties { 0 } else { loose }, most).into_iter().collect()
+        (loose, free.into_iter().filter(|(tie, n)| *n == tie.count).map(|t| t.0).collect())
     }
 
-    /// Takes the ties that are wholly free and of which no heap has all.
-    pub(super) fn take_shared_ties(&mut self, heaps: Vec<&'static Heap>) -> Vec<Taken> {
+    /// Takes wholly free ties of which no heap has all, as few as have `missing` granules. Those of other pools than the taker's
+    /// may have no more than the room that its pool has: `mine` has its number and that room, in granules.
+    pub(super) fn take_shared_ties(
+        &mut self,
+        heaps: Vec<&'static Heap>,
+        missing: u64,
+        mine: (u32, u64),
+    ) -> Vec<Taken> {
         let heaps = self.merge_freed(heaps);
-        let mut shared = self.choose_free_ties(&heaps, u64::MAX, Of::Ties);
+        let mut shared = self.free_ties(&heaps).1;
         for &heap in &heaps {
             let mut runs = Vec::new();
             self.ground.look(heap).free_runs(&mut runs);
             let pieces = runs.into_iter().flat_map(|(run, _)| self.ties.cut(run));
-            for whole in pieces.filter(Piece::is_whole) {
-                shared.remove(&whole.run);
+            for piece in pieces {
+                let Some(tie) = piece.tie else { continue };
+                if piece.is_whole() || heap.pool() != mine.0 && u64::from(tie.count) > mine.1 {
+                    shared.remove(&tie);
+                }
             }
         }
+        let (mut shared, mut chosen) = (shared.into_iter().collect(), Vec::new());
+        choose(&mut shared, |t| *t, 0, missing, &mut chosen);
+        let mut left = mine.1;
         let mut taken = Vec::new();
-        if !shared.is_empty() {
-            self.take_cut_ties(&heaps, &shared, &mut taken);
+        for tie in chosen {
+            let own = self.pool_of(tie.first) == Some(mine.0);
+            let room = if own { u64::MAX } else { left };
+            if u64::from(tie.count) <= room {
+                left -= if own { 0 } else { u64::from(tie.count) };
+                self.take_cut_ties(&heaps, &BTreeSet::from([tie]), &mut taken);
+            }
         }
         taken
+    }
+
+    /// The pool that has a granule.
+    fn pool_of(&self, granule: u32) -> Option<u32> {
+        self.ground.heaps().get(self.ground.maps.granule(granule).heap()).map(Heap::pool)
     }
 
     /// Takes ties of which several heaps have parts (after a theft or a restore), if all their parts are free.

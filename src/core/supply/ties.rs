@@ -6,7 +6,7 @@
 //! memory is scarce, ties that are wholly free are exchanged for loose granules; and where that is impossible, they go to
 //! other heaps, and are mapped elsewhere, as wholes.
 
-use super::super::blocks::WaitingBlocks;
+use super::super::blocks::{WaitingBlocks, gained};
 use super::super::ground::{Ground, Growing};
 use super::super::heap::Heap;
 use super::super::state::growth::transits::Parts;
@@ -159,13 +159,55 @@ impl Search<'_> {
             return false;
         }
         self.ties = true;
-        join_shared_ties(self.ground);
         true
+    }
+
+    /// Takes free ties of which several heaps have parts, after a theft within their pool: as many as serve, with a wait for
+    /// the streams of all these heaps.
+    pub(super) fn steal_shared_ties(&mut self, missing: u64) -> bool {
+        let (ground, taker) = (self.ground, self.req.heap);
+        let mine = taker.pool();
+        let (mut held, claim) = {
+            let mut g = ground.growing();
+            let room = g.pool_room(mine) >> GRANULE_SHIFT;
+            let taken = g.take_shared_ties(ground.heaps_in(None), missing, (mine, room));
+            let others = |t: &&Taken| t.heap.pool() != mine;
+            let claim = taken.iter().filter(others).map(|t| t.granules().bytes()).sum();
+            // Others must not find the same room below the pool's limit meanwhile.
+            g.account.claim_own(mine, claim);
+            (g.in_transit(taken, Parts::Any), claim)
+        };
+        let lots = ground.growing().lots_of(std::mem::take(&mut held.taken));
+        let mut any = false;
+        for Lot { parts, .. } in lots {
+            let waited = |t: &Taken| {
+                t.heap.index == taker.index
+                    || wait_for_giver(ground, Giver::of(ground, t.heap), (taker, true), Terms::Wait)
+            };
+            let agreed = parts.iter().all(waited);
+            any |= agreed;
+            let g = &mut *ground.growing();
+            for Taken { heap, block } in parts {
+                let (from, part) = (heap.pool(), block.part.touched());
+                if agreed && from != mine {
+                    g.account.move_between(from, mine, part.bytes(), u64::from(part.count));
+                }
+                if agreed {
+                    gained(part.bytes());
+                }
+                ground.lock(if agreed { taker } else { heap }).give(block);
+            }
+        }
+        let mut g = ground.growing();
+        g.account.unclaim_own(mine, claim);
+        held.end(&mut g);
+        self.used_ties |= any;
+        any
     }
 
     /// Notes that a request was served. If it needed whole ties, memory is scarce, and more ties would be in the way.
     pub(super) fn note_whole_ties(&self) {
-        if self.ties {
+        if self.used_ties {
             end_ties(self.ground);
         }
     }
@@ -195,31 +237,6 @@ impl Search<'_> {
         }
         given.any && self.note_refusal(|s| s.grow(missing))
     }
-}
-
-/// Brings free ties of which several heaps have parts to one of these, where its stream can be made to wait for theirs: only
-/// a whole tie serves anywhere.
-fn join_shared_ties(ground: &Ground) {
-    let mut held = {
-        let mut g = ground.growing();
-        let taken = g.take_shared_ties(ground.heaps().all().collect());
-        g.in_transit(taken, Parts::Any)
-    };
-    let lots = ground.growing().lots_of(std::mem::take(&mut held.taken));
-    let captured = |t: &Taken| ground.order.records(t.heap.stream());
-    for Lot { parts, .. } in lots {
-        let most = parts.iter().max_by_key(|t| t.block.part.units).map(|t| t.heap);
-        let to = most.filter(|_| !parts.iter().any(captured));
-        for part in parts {
-            let goes = |to: &&'static Heap| {
-                let giver = Giver::of(ground, part.heap);
-                wait_for_giver(ground, giver, (to, false), Terms::Wait)
-            };
-            let heap = to.filter(|to| to.index != part.heap.index).filter(goes).unwrap_or(part.heap);
-            ground.growing().return_all(vec![Taken { heap, block: part.block }]);
-        }
-    }
-    held.end(&mut ground.growing());
 }
 
 /// Memory is scarce: no more ties are made.

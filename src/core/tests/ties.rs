@@ -240,6 +240,24 @@ fn free_ties_are_pieces_of_a_block_before_the_device_is_asked() {
     b.finish();
 }
 
+/// Loose granules that a block does not need are nothing that remains of a tie.
+#[test]
+fn a_tie_and_some_of_the_loose_granules_are_a_block() {
+    let mut b = with_ties(1024, 32, 256); // ties for growth of 16 and more
+    b.alloc(PoolId::DEFAULT, Some(0), 6 * G).unwrap();
+    b.alloc(PoolId::DEFAULT, Some(0), 3 * G).unwrap();
+    b.alloc(PoolId::DEFAULT, Some(0), 20 * G).unwrap();
+    b.alloc(PoolId::DEFAULT, Some(0), 3 * G).unwrap();
+    assert_eq!(sizes(&b), [20]);
+    for at in [9 * G, 0] {
+        let i = b.live.iter().position(|x| x.offset == at).unwrap();
+        b.free(i, None);
+    }
+    let i = b.alloc(PoolId::DEFAULT, Some(0), 22 * G).unwrap();
+    assert_eq!((b.pieces(i).len(), b.world.lock().unwrap().taken), (1 + 2, 32 * G));
+    b.finish();
+}
+
 /// What is free in ties serves in place; for anything else wholly free ones are made granules again.
 #[test]
 fn free_ties_are_made_anew_as_granules_when_memory_is_scarce() {

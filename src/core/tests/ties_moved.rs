@@ -132,6 +132,33 @@ fn the_parts_of_a_free_tie_are_joined_beside_a_capture() {
     b.finish();
 }
 
+/// Ties go back to the device beside a capture as long as no idle range shows them: such ones are chosen.
+#[test]
+fn ties_that_nothing_shows_go_back_beside_a_capture() {
+    let mut b = with_ties(64, 8, 1);
+    for _ in 0..8 {
+        b.alloc(PoolId::DEFAULT, Some(1), 8 * G).unwrap();
+    }
+    let free_at = |b: &mut Bench, at: u64| {
+        let i = b.live.iter().position(|x| x.offset == at * G).unwrap();
+        b.free(i, None);
+    };
+    free_at(&mut b, 0);
+    free_at(&mut b, 16);
+    let i = b.alloc(PoolId::DEFAULT, Some(1), 16 * G).expect("both");
+    b.free(i, None);
+    free_at(&mut b, 32);
+    let graph = b.pool(false);
+    let id = begin(&b, graph, 3);
+    // No tie fits below the limit of this pool.
+    let q = b.pool(false);
+    b.pond.ground().pools().live(q).unwrap().set_limit(4 * G);
+    b.alloc(q, Some(1), 3 * G).expect("granules of a tie that went back");
+    b.check_ties();
+    end(&b, id, 3);
+    b.finish();
+}
+
 /// A block over whole ties is shown, hidden and shown again as one over granules is.
 #[test]
 fn a_block_over_ties_is_exported_sleeps_and_wakes() {
