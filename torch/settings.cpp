@@ -63,21 +63,36 @@ bool fixed(const std::string& key) {
   return std::any_of(kFixed.begin(), kFixed.end(), [&](const char* name) { return key == name; });
 }
 
-}  // namespace
-
-bool apply_settings(millpond_device* device) {
-  std::string text;
+/// Whether the device took all that are options of Millpond's, and what they were before, as a
+/// text. Keys that are only PyTorch's are left out, as from its variables.
+std::pair<bool, std::string> set_on(millpond_device* device, const std::vector<Setting>& settings) {
+  std::string text, before;
   char value[MILLPOND_OPTION_BYTES];
-  for (const Setting& setting : latest()) {
-    // Keys that are only PyTorch's are left out, as from its variables.
+  for (const Setting& setting : settings) {
     if (fixed(setting.first) || millpond_device_get_option(device, setting.first.c_str(), value,
                                                            sizeof value) != C_SUCCESS) {
       continue;
     }
     text += (text.empty() ? "" : ",") + setting.first + ":" + setting.second;
+    before += (before.empty() ? "" : ",") + setting.first + ":" + value;
   }
-  return text.empty() || !failed(millpond_device_set_options(device, text.c_str()));
+  const bool done = text.empty() || !failed(millpond_device_set_options(device, text.c_str()));
+  return {done, before};
 }
+
+/// `all`, and what was set before of other keys.
+std::vector<Setting> with_earlier(const std::vector<Setting>& all, std::vector<Setting> earlier) {
+  for (const Setting& setting : all) {
+    const auto same = [&](const Setting& s) { return s.first == setting.first; };
+    const auto known = std::find_if(earlier.begin(), earlier.end(), same);
+    known != earlier.end() ? * known = setting : earlier.emplace_back(setting);
+  }
+  return earlier;
+}
+
+}  // namespace
+
+bool apply_settings(millpond_device* device) { return set_on(device, latest()).first; }
 
 }  // namespace millpond_torch
 
@@ -91,6 +106,19 @@ int millpond_torch_settings(const char* text) {
       if (std::none_of(all.begin(), all.end(), same)) all.push_back(left_out);
     }
     std::lock_guard<std::mutex> held(opening());  // no device comes between
+    std::vector<std::pair<millpond_device*, std::string>> done;
+    for (int ordinal = 0; ordinal < device_limit(); ++ordinal) {
+      Device* device = open_device(ordinal);
+      if (device == nullptr) continue;
+      auto [taken, before] = set_on(device->get(), all);
+      if (!taken) {
+        // All devices or none, and none that is opened later.
+        for (const auto& [other, text] : done)
+          (void)millpond_device_set_options(other, text.c_str());
+        return 1;
+      }
+      if (!before.empty()) done.emplace_back(device->get(), std::move(before));
+    }
     for (const Setting& setting : all) {
       const std::string option = setting.first + ":" + setting.second;
       if (setting.first == "expandable_segments" &&
@@ -98,11 +126,7 @@ int millpond_torch_settings(const char* text) {
         return 1;
       }
     }
-    latest() = std::move(all);
-    for (int ordinal = 0; ordinal < device_limit(); ++ordinal) {
-      Device* device = open_device(ordinal);
-      if (device != nullptr && !apply_settings(device->get())) return 1;
-    }
+    latest() = with_earlier(all, std::move(latest()));
     return 0;
   });
 }

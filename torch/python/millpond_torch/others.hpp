@@ -16,6 +16,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -246,8 +247,11 @@ class Others {
     for (const MempoolId pool : pools) {
       if (!lend(device, pool)) continue;
       // Its allocator is not asked for more: that may be what the program has set a limit to.
-      void* const ptr =
-          has_free(device, pool, size, stream) ? request(device, pool, size, stream) : nullptr;
+      void* ptr = nullptr;
+      try {
+        if (has_free(device, pool, size, stream)) ptr = request(device, pool, size, stream);
+      } catch (const std::exception&) {  // then this pool has nothing for it
+      }
       {
         std::lock_guard<std::mutex> held(lock_);
         if (Known* known = find(device, pool)) known->lent = false;
@@ -432,10 +436,16 @@ class Others {
       ptr = native_->raw_alloc_with_stream(size, stream);
     } catch (const c10::OutOfMemoryError&) {
       again(device);  // it does not take what is free
-    } catch (const c10::Error&) {
+    } catch (const std::exception&) {
     }
-    native_->endAllocateToPool(device, pool);
-    native_->releasePool(device, pool);
+    try {
+      native_->endAllocateToPool(device, pool);
+    } catch (const std::exception&) {  // its use ends all the same
+    }
+    try {
+      native_->releasePool(device, pool);
+    } catch (const std::exception&) {
+    }
     return ptr;
   }
 

@@ -106,6 +106,21 @@ def check_a_part_of_the_device():
         raise AssertionError("that is more than the part")
 
 
+@since("2.11", "has no such setting")
+def check_devices_that_are_opened_later_have_what_later_texts_leave_out():
+    torch = enabled()
+    device_bytes(torch, MIB)
+    call = setters(torch)[1]
+    call("per_process_memory_fraction:0.0625")
+    call("max_split_size_mb:512")
+    try:
+        device_bytes(torch, 600 * MIB, "cuda:1")
+    except RuntimeError as e:
+        assert "out of memory" in str(e)
+    else:
+        raise AssertionError("that is more than the part")
+
+
 def check_a_snapshot_tells_the_settings():
     if not NATIVE:
         return
