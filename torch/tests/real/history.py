@@ -59,6 +59,7 @@ def check_what_happened_with_its_frames():
     assert times == sorted(times)
 
 
+@since("2.15", "has no question for the frames of one block")
 def check_live_blocks_have_the_frames_of_their_request():
     torch = enabled()
     recorded(torch, context="state", stacks="python")
@@ -129,6 +130,7 @@ def check_a_free_that_waits():
     assert [e["action"] for e in of(trace()[0], where)] == ["alloc", "free_requested", "free_completed"]
 
 
+@since("2.15", "has no pools in its events")
 def check_out_of_memory_and_pools():
     torch = enabled()
     trace = recorded(torch)
