@@ -5,24 +5,11 @@ process of its own.
 """
 import ctypes
 import os
-import subprocess
 import sys
 
+from checks import needs, run
+
 MIB = 1 << 20
-
-
-def row(name, value, goal, state):
-    value = str(value).replace("\t", " ").replace("\n", " ")[:120]
-    print(f"row\t{name}\t{value}\t{goal}\t{state}", flush=True)
-
-
-def needs(name):
-    import importlib
-    try:
-        return importlib.import_module(name)
-    except ImportError as e:
-        print(f"SKIP {e}")
-        sys.exit(0)
 
 
 def cupy_arrays():
@@ -179,34 +166,11 @@ def torch_beside_cupy():
     assert other.data_ptr() == place, "what one has freed is the other's"
 
 
-CHECKS = [cupy_arrays, cupy_streams, cupy_pinned_memory, numba_kernels, cuda_core, torch_beside_cupy]
-
-
-def main():
-    bad = 0
-    for check in CHECKS:
-        name = check.__name__.replace("_", " ").replace("cupy", "CuPy").replace("cuda core", "cuda.core").replace("torch", "PyTorch")
-        name = name[:1].upper() + name[1:]
-        try:
-            done = subprocess.run([sys.executable, __file__, check.__name__], timeout=120, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, text=True, env={**os.environ, "CUPY_CACHE_IN_MEMORY": "1"})
-        except subprocess.TimeoutExpired:
-            row(name, "no end within 120 s", "right", "fail")
-            bad += 1
-            continue
-        print(done.stdout, file=sys.stderr, flush=True)
-        said = done.stdout.strip().splitlines() or [""]
-        if said[-1].startswith("SKIP "):
-            row(name, said[-1][5:], "", "skip")
-            continue
-        good = done.returncode == 0
-        row(name, "right" if good else f"status {done.returncode}: {said[-1]}", "right", "pass" if good else "fail")
-        bad += not good
-    return 1 if bad else 0
-
+CHECKS = {"CuPy arrays": cupy_arrays, "CuPy streams": cupy_streams, "CuPy pinned memory": cupy_pinned_memory,
+          "numba-cuda kernels": numba_kernels, "cuda.core buffers": cuda_core, "PyTorch beside CuPy": torch_beside_cupy}
 
 if __name__ == "__main__":
     if len(sys.argv) == 2:
-        {f.__name__: f for f in CHECKS}[sys.argv[1]]()
+        CHECKS[sys.argv[1]]()
     else:
-        sys.exit(main())
+        sys.exit(0 if all([run(__file__, name, name) for name in CHECKS]) else 1)

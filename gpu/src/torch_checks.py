@@ -11,12 +11,9 @@ import subprocess
 import sys
 import tempfile
 
+from checks import row, run, skip
+
 MIB = 1 << 20
-
-
-def row(name, value, goal, state):
-    value = str(value).replace("\t", " ").replace("\n", " ")[:120]
-    print(f"row\tPyTorch: {name}\t{value}\t{goal}\t{state}", flush=True)
 
 
 def enabled(native):
@@ -99,15 +96,19 @@ def growing_and_shrinking(native):
             break
 
 
-def nccl(native):
-    """An all-reduce over NCCL, on as many cards as there are, in buffers of ours."""
+def nccl_group(native):
     torch = enabled(native)
     import torch.distributed as dist
     if not dist.is_nccl_available():
-        print("SKIP this PyTorch has no NCCL")
-        return
+        skip("this PyTorch has no NCCL")
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000))
     dist.init_process_group("nccl", rank=0, world_size=1, device_id=torch.device("cuda", 0))
+    return torch, dist
+
+
+def nccl(native):
+    """An all-reduce over NCCL, on as many cards as there are, in buffers of ours."""
+    torch, dist = nccl_group(native)
     for count in (1000, 5 * MIB, 40 * MIB):
         tensor = full(torch, 3, count)
         dist.all_reduce(tensor)
@@ -119,8 +120,7 @@ def compiled(native):
     """torch.compile with graph trees, whose graphs share memory by checkpoints of the allocator; without those (pluggable)
     compiled kernels alone."""
     if importlib.util.find_spec("triton") is None:
-        print("SKIP no Triton")
-        return
+        skip("no Triton")
     torch = enabled(native)
     torch.manual_seed(3)
     net = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 256)).cuda()
@@ -153,37 +153,37 @@ def compiled(native):
     torch.cuda.empty_cache()
 
 
-def nccl_in_registered_pools(native):
-    """Memory of NCCL's own allocator, and a pool of ours, both registered with it."""
+def reduced_in_a_registered_pool(native, own):
     if not native:
-        print("SKIP needs pools of PyTorch's")
-        return
-    torch = enabled(native)
-    import torch.distributed as dist
-    if not dist.is_nccl_available():
-        print("SKIP this PyTorch has no NCCL")
-        return
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000))
-    dist.init_process_group("nccl", rank=0, world_size=1, device_id=torch.device("cuda", 0))
+        skip("needs pools of PyTorch's")
+    torch, dist = nccl_group(native)
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda", 0))
     dist.all_reduce(full(torch, 1))  # makes the communicator
-    pools = [torch.cuda.MemPool()]
     try:
-        pools.append(torch.cuda.MemPool(backend.mem_allocator))
+        pool = torch.cuda.MemPool(backend.mem_allocator) if own else torch.cuda.MemPool()
     except RuntimeError as e:  # not on this card, or not by this NCCL
-        print(e)
-    while pools:
-        pool = pools.pop()
-        with torch.cuda.use_mem_pool(pool):
-            tensors = [full(torch, 5, count) for count in (1000, 5 * MIB, 40 * MIB)]
-        backend.register_mem_pool(pool)
-        for tensor in tensors:
-            dist.all_reduce(tensor)
-            assert bool((tensor == 5).all())
-        backend.deregister_mem_pool(pool)
-        del tensors, tensor, pool
+        dist.destroy_process_group()
+        skip(str(e).splitlines()[0])
+    with torch.cuda.use_mem_pool(pool):
+        tensors = [full(torch, 5, count) for count in (1000, 5 * MIB, 40 * MIB)]
+    backend.register_mem_pool(pool)
+    for tensor in tensors:
+        dist.all_reduce(tensor)
+        assert bool((tensor == 5).all())
+    backend.deregister_mem_pool(pool)
+    del tensors, tensor, pool
     torch.cuda.empty_cache()
     dist.destroy_process_group()
+
+
+def nccl_registers_a_pool(native):
+    """A pool of Millpond's."""
+    reduced_in_a_registered_pool(native, own=False)
+
+
+def nccl_registers_its_own_memory(native):
+    """A pool of NCCL's own allocator."""
+    reduced_in_a_registered_pool(native, own=True)
 
 
 ALLOCATOR = """
@@ -210,8 +210,7 @@ void give(void* at, ssize_t, int, void*) {
 def pools_of_another_allocator(native):
     """Tensors, a second stream, a graph and an end at out of memory in a MemPool whose allocator is the program's."""
     if not native:
-        print("SKIP needs pools of PyTorch's")
-        return
+        skip("needs pools of PyTorch's")
     torch = enabled(native)
     with tempfile.TemporaryDirectory() as folder:
         made = os.path.join(folder, "liballocator.so")
@@ -268,18 +267,18 @@ def emptied_caches(native):
         assert all(bool((t == i).all()) for i, t in enumerate(kept)), turn
 
 
-CHECKS = [exit_with_live_tensors, two_graphs_in_one_pool, loader_workers, growing_and_shrinking, nccl, nccl_in_registered_pools,
-          pools_of_another_allocator, emptied_caches, compiled]
+CHECKS = [exit_with_live_tensors, two_graphs_in_one_pool, loader_workers, growing_and_shrinking, nccl, nccl_registers_a_pool,
+          nccl_registers_its_own_memory, pools_of_another_allocator, emptied_caches, compiled]
 
 
 def main():
     try:
         import torch
     except ImportError as e:
-        row("is there", f"not installed: {e}", "", "skip")
+        row("PyTorch: is there", f"not installed: {e}", "", "skip")
         return 0
     if not torch.cuda.is_available():
-        row("is there", "sees no card", "", "skip")
+        row("PyTorch: is there", "sees no card", "", "skip")
         return 0
     names = sys.argv[1:]
     chosen = [check for check in CHECKS if not names or check.__name__ in names]
@@ -288,30 +287,17 @@ def main():
         import millpond_torch
         millpond_torch.build_native()
         kinds["native"] = True
-        row("the native allocator builds", torch.__version__, "builds", "pass")
+        row("PyTorch: the native allocator builds", torch.__version__, "builds", "pass")
     except Exception as e:  # no compiler on this machine, or another release
         print(e, file=sys.stderr)  # the whole of it, for the log
         # What is wrong, of all that a compiler says.
         e = next((line for line in str(e).splitlines() if "error:" in line), e)
-        row("the native allocator builds", e, "", "skip" if "cannot be run" in str(e) else "fail")
+        row("PyTorch: the native allocator builds", e, "", "skip" if "cannot be run" in str(e) else "fail")
     bad = 0
     for how, native in kinds.items():
         for check in chosen:
             name = f"{check.__name__.replace('_', ' ')}, {how}"
-            try:
-                done = subprocess.run([sys.executable, __file__, check.__name__, str(int(native))], timeout=120,
-                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-                print(done.stdout, file=sys.stderr, flush=True)
-                said = [line for line in done.stdout.strip().splitlines() if "Warning" not in line] or [""]
-                if said[-1].startswith("SKIP "):
-                    row(name, said[-1][5:], "", "skip")
-                    continue
-                good = done.returncode == 0
-                row(name, "right" if good else f"status {done.returncode}: {said[-1]}", "right", "pass" if good else "fail")
-            except subprocess.TimeoutExpired:
-                good = False
-                row(name, "no end within 120 s", "right", "fail")
-            bad += not good
+            bad += not run(__file__, f"PyTorch: {name}", check.__name__, str(int(native)))
     return 1 if bad else 0
 
 

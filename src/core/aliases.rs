@@ -9,7 +9,7 @@
 
 use super::desc::Id;
 use super::units::{Extent, GranuleRun, LARGE_UNITS, every_granule};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 /// Where one block lies, in the order of its addresses. Only the first piece may begin inside a granule, and only the
 /// last may end inside one.
@@ -311,14 +311,13 @@ impl Aliases {
 
     /// Whether any of these granules is mapped in a range that no block needs, including ranges that are leaving.
     pub(crate) fn shows_unused(&self, is_wanted: impl Fn(u32) -> bool) -> bool {
-        let unused = |e: &&Entry| e.state != State::InUse && !e.hidden;
-        self.entries.iter().flatten().filter(unused).any(|e| every_granule(&e.pieces).any(&is_wanted))
+        self.unused_granules().any(is_wanted)
     }
 
     /// The granules that are mapped in ranges that no block needs, including ranges that are leaving.
-    pub(crate) fn unused_granules(&self) -> HashSet<u32> {
+    pub(crate) fn unused_granules(&self) -> impl Iterator<Item = u32> + '_ {
         let unused = |e: &&Entry| e.state != State::InUse && !e.hidden;
-        self.entries.iter().flatten().filter(unused).flat_map(|e| every_granule(&e.pieces)).collect()
+        self.entries.iter().flatten().filter(unused).flat_map(|e| every_granule(&e.pieces))
     }
 
     /// How many idle ranges there are.

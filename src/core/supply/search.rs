@@ -6,7 +6,7 @@
 use super::super::blocks::{Blocks, WaitingBlocks, give_up_whole};
 use super::super::desc::{ALIAS, Id};
 use super::super::ground::Ground;
-use super::super::heap::{LockedHeap, Scratch, Source, Unscattered};
+use super::super::heap::{LockedHeap, Runs, Scratch, Source, Unscattered};
 use super::super::state::growth::transits::Parts;
 use super::super::types::{PoolId, UNORDERED};
 use super::super::units::{GRANULE_SHIFT, LARGE_UNITS};
@@ -177,24 +177,7 @@ impl<'a> Search<'a> {
                     }
                     continue;
                 }
-                let scattered = match self.ties {
-                    true => {
-                        let found = h.scatter_ties(req.size.units, u64::MAX, &mut self.scratch);
-                        self.used_ties |= found.is_ok();
-                        found
-                    }
-                    false => match h.scatter(req.size.units, limit, scarcity.runs, &mut self.scratch) {
-                        Err(Unscattered::Lacks(n)) if self.combines && !spared => {
-                            let most_left = req.granules() / MOST_LEFT;
-                            match h.scatter_ties(req.size.units, most_left, &mut self.scratch) {
-                                Err(Unscattered::Lacks(m)) => Err(Unscattered::Lacks(n.min(m))),
-                                other => other,
-                            }
-                        }
-                        other => other,
-                    },
-                };
-                match scattered {
+                match self.scatter(&mut h, (limit, scarcity.runs)) {
                     Ok(first) => match self.map_scattered(h, first, !spared) {
                         Ok(offset) => return Ok(Some(offset)),
                         Err(e) => {
@@ -346,6 +329,30 @@ impl<'a> Search<'a> {
     }
 
     // ---- scattered blocks --------------------------------------------------------------------------------
+
+    /// Puts the block together from free memory of its heap: from what lies in no tie, and where that is not enough with
+    /// ties, as far as these may be used. `limit` and `runs` as for [`LockedHeap::scatter`].
+    fn scatter(
+        &mut self,
+        h: &mut LockedHeap<'_>,
+        (limit, runs): (Option<u32>, Runs),
+    ) -> Result<Id, Unscattered> {
+        let (req, scratch) = (self.req, &mut self.scratch);
+        let units = req.size.units;
+        if self.ties {
+            let found = h.scatter_ties(units, u64::MAX, scratch);
+            self.used_ties |= found.is_ok();
+            return found;
+        }
+        let lacks = match h.scatter(units, limit, runs, scratch) {
+            Err(Unscattered::Lacks(n)) if self.combines && limit.is_none() => n,
+            other => return other,
+        };
+        h.scatter_ties(units, req.granules() / MOST_LEFT, scratch).map_err(|e| match e {
+            Unscattered::Lacks(n) => Unscattered::Lacks(n.min(lacks)),
+            e => e,
+        })
+    }
 
     /// Whether granules were newly mapped together so often for blocks of this size that growing is better.
     fn is_mapped_too_often(&self) -> bool {

@@ -7,12 +7,13 @@ use super::super::blocks::Blocks;
 use super::super::ground::{Growing, Transit};
 use super::super::heap::{FreeBlock, Heap};
 use super::super::state::growth::joined;
+use super::super::state::growth::ties::Piece;
 use super::super::state::growth::transits::Parts;
 use super::super::tied::choose;
 use super::super::types::COMMONS;
 use super::super::units::{Extent, GranuleRun};
 use crate::base::sort;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Free memory that was taken out of a heap.
 #[derive(Clone, Copy)]
@@ -136,7 +137,7 @@ impl<'a> Growing<'a> {
         let (loose, free) = self.free_ties(heaps);
         let loose = if of == Of::Ties { 0 } else { loose };
         // Those that no idle range shows go back without a wait for the device, which a capture forbids.
-        let unused = self.ground.aliases().unused_granules();
+        let unused: HashSet<u32> = self.ground.aliases().unused_granules().collect();
         let (mut shown, mut ties): (Vec<_>, Vec<_>) =
             free.into_iter().partition(|t| t.granules().any(|g| unused.contains(&g)));
         let enough = loose + ties.iter().map(|t| u64::from(t.count)).sum::<u64>() >= most;
@@ -148,13 +149,18 @@ impl<'a> Growing<'a> {
         chosen.into_iter().collect()
     }
 
+    /// The free granules of a heap, cut where ties begin and end.
+    fn free_pieces(&self, heap: &'static Heap) -> impl Iterator<Item = Piece> {
+        let mut runs = Vec::new();
+        self.ground.look(heap).free_runs(&mut runs);
+        runs.into_iter().flat_map(|(run, _)| self.ties.cut(run))
+    }
+
     /// How many free granules lie in no tie, and the ties that are wholly free, if need be in several heaps.
     fn free_ties(&self, heaps: &[&'static Heap]) -> (u64, BTreeSet<GranuleRun>) {
         let (mut loose, mut free) = (0, BTreeMap::<GranuleRun, u32>::new());
         for &heap in heaps {
-            let mut runs = Vec::new();
-            self.ground.look(heap).free_runs(&mut runs);
-            for piece in runs.into_iter().flat_map(|(run, _)| self.ties.cut(run)) {
+            for piece in self.free_pieces(heap) {
                 match piece.tie {
                     None => loose += u64::from(piece.run.count),
                     Some(tie) => *free.entry(tie).or_default() += piece.run.count,
@@ -175,10 +181,7 @@ impl<'a> Growing<'a> {
         let heaps = self.merge_freed(heaps);
         let mut shared = self.free_ties(&heaps).1;
         for &heap in &heaps {
-            let mut runs = Vec::new();
-            self.ground.look(heap).free_runs(&mut runs);
-            let pieces = runs.into_iter().flat_map(|(run, _)| self.ties.cut(run));
-            for piece in pieces {
+            for piece in self.free_pieces(heap) {
                 let Some(tie) = piece.tie else { continue };
                 if piece.is_whole() || heap.pool() != mine.0 && u64::from(tie.count) > mine.1 {
                     shared.remove(&tie);

@@ -33,6 +33,12 @@ impl Bench {
         all.len() as u64
     }
 
+    /// Frees the block at that granule.
+    pub(super) fn free_at(&mut self, granule: u64) {
+        let i = self.live.iter().position(|x| x.offset == granule * G).unwrap();
+        self.free(i, None);
+    }
+
     /// The first granules of the ties of which a block has memory, or the granules themselves.
     pub(super) fn pieces(&self, i: usize) -> BTreeSet<u32> {
         let w = self.world.lock().unwrap();
@@ -218,13 +224,8 @@ fn free_ties_are_pieces_of_a_block_before_the_device_is_asked() {
         b.alloc(PoolId::DEFAULT, Some(0), 8 * G).unwrap();
     }
     assert_eq!(sizes(&b), [8; 6]);
-    let free_at = |b: &mut Bench, offsets: &[u64]| {
-        for &at in offsets {
-            let i = b.live.iter().position(|x| x.offset == at * G).unwrap();
-            b.free(i, None);
-        }
-    };
-    free_at(&mut b, &[0, 16]);
+    b.free_at(0);
+    b.free_at(16);
     let i = b.alloc(PoolId::DEFAULT, Some(0), 16 * G).unwrap();
     assert_eq!((b.pieces(i).len(), b.world.lock().unwrap().taken), (2, 48 * G));
     b.free(i, None);
@@ -234,7 +235,7 @@ fn free_ties_are_pieces_of_a_block_before_the_device_is_asked() {
     b.free(i, None);
     // A tie is not cut for a small part of it.
     b.alloc(PoolId::DEFAULT, Some(0), 4 * G).unwrap();
-    free_at(&mut b, &[32]);
+    b.free_at(32);
     let i = b.alloc(PoolId::DEFAULT, Some(0), 18 * G).unwrap();
     assert_eq!((b.pieces(i).len(), b.world.lock().unwrap().taken), (2 + 2, 54 * G));
     b.finish();
@@ -249,10 +250,8 @@ fn a_tie_and_some_of_the_loose_granules_are_a_block() {
     b.alloc(PoolId::DEFAULT, Some(0), 20 * G).unwrap();
     b.alloc(PoolId::DEFAULT, Some(0), 3 * G).unwrap();
     assert_eq!(sizes(&b), [20]);
-    for at in [9 * G, 0] {
-        let i = b.live.iter().position(|x| x.offset == at).unwrap();
-        b.free(i, None);
-    }
+    b.free_at(9);
+    b.free_at(0);
     let i = b.alloc(PoolId::DEFAULT, Some(0), 22 * G).unwrap();
     assert_eq!((b.pieces(i).len(), b.world.lock().unwrap().taken), (1 + 2, 32 * G));
     b.finish();
@@ -269,10 +268,7 @@ fn free_ties_are_made_anew_as_granules_when_memory_is_scarce() {
         assert_eq!(sizes(&b)[..4], [8; 4]);
         let calls = b.world.lock().unwrap().calls;
         // Every other one: a block of two does not fit, and no tie can be shown elsewhere.
-        for at in [0, 16 * G, 32 * G, 48 * G] {
-            let i = b.live.iter().position(|x| x.offset == at).unwrap();
-            b.free(i, None);
-        }
+        [0, 16, 32, 48].into_iter().for_each(|at| b.free_at(at));
         b.alloc(PoolId::DEFAULT, Some(0), 7 * G).unwrap();
         assert_eq!(b.world.lock().unwrap().calls, calls, "it fits in place");
         let i = b.alloc(PoolId::DEFAULT, Some(stream), 16 * G).expect("three times eight granules are free");

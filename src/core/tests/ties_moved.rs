@@ -115,10 +115,8 @@ fn the_parts_of_a_free_tie_are_joined_beside_a_capture() {
     for _ in 0..8 {
         b.alloc(PoolId::DEFAULT, Some(1), 8 * G).unwrap();
     }
-    for at in [0, 16 * G] {
-        let i = b.live.iter().position(|x| x.offset == at).unwrap();
-        b.free(i, None);
-    }
+    b.free_at(0);
+    b.free_at(16);
     // They are shown together, which cannot end beside a capture: so they do not go back to the device there.
     let i = b.alloc(PoolId::DEFAULT, Some(1), 16 * G).expect("both");
     b.free(i, None);
@@ -139,15 +137,11 @@ fn ties_that_nothing_shows_go_back_beside_a_capture() {
     for _ in 0..8 {
         b.alloc(PoolId::DEFAULT, Some(1), 8 * G).unwrap();
     }
-    let free_at = |b: &mut Bench, at: u64| {
-        let i = b.live.iter().position(|x| x.offset == at * G).unwrap();
-        b.free(i, None);
-    };
-    free_at(&mut b, 0);
-    free_at(&mut b, 16);
+    b.free_at(0);
+    b.free_at(16);
     let i = b.alloc(PoolId::DEFAULT, Some(1), 16 * G).expect("both");
     b.free(i, None);
-    free_at(&mut b, 32);
+    b.free_at(32);
     let graph = b.pool(false);
     let id = begin(&b, graph, 3);
     // No tie fits below the limit of this pool.

@@ -121,6 +121,19 @@ def check_devices_that_are_opened_later_have_what_later_texts_leave_out():
         raise AssertionError("that is more than the part")
 
 
+def check_what_millpond_refuses_is_not_kept():
+    """PyTorch has taken the text by then."""
+    from millpond_torch import _library
+    torch = enabled()
+    device_bytes(torch, MIB)
+    setters(torch)[1]("roundup_power2_divisions:4")
+    assert _library.library().millpond_torch_settings(b"roundup_power2_divisions:3") != 0
+    before = [millpond_torch.memory_allocated(device) for device in (0, 1)]
+    held = [device_bytes(torch, 1200 * MIB, f"cuda:{device}") for device in (0, 1)]
+    assert [millpond_torch.memory_allocated(device) - b for device, b in enumerate(before)] == 2 * [1280 * MIB]
+    del held
+
+
 def check_a_snapshot_tells_the_settings():
     if not NATIVE:
         return
