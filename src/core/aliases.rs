@@ -8,7 +8,7 @@
 //! held. No search finds a range that is leaving; its addresses are free again when it is forgotten.
 
 use super::desc::Id;
-use super::units::{Extent, GranuleRun, LARGE_UNITS, every_granule};
+use super::units::{Extent, GranuleRun, GranuleSet, LARGE_UNITS, every_granule};
 use std::collections::{BTreeMap, HashMap};
 
 /// Where one block lies, in the order of its addresses. Only the first piece may begin inside a granule, and only the
@@ -310,14 +310,15 @@ impl Aliases {
     }
 
     /// Whether any of these granules is mapped in a range that no block needs, including ranges that are leaving.
-    pub(crate) fn shows_unused(&self, is_wanted: impl Fn(u32) -> bool) -> bool {
-        self.unused_granules().any(is_wanted)
+    pub(crate) fn shows_unused(&self, granules: &GranuleSet) -> bool {
+        self.unused_runs().any(|run| granules.overlaps(run))
     }
 
-    /// The granules that are mapped in ranges that no block needs, including ranges that are leaving.
-    pub(crate) fn unused_granules(&self) -> impl Iterator<Item = u32> + '_ {
+    /// What is mapped in ranges that no block needs, including ranges that are leaving. A granule that several of them show
+    /// comes several times.
+    pub(crate) fn unused_runs(&self) -> impl Iterator<Item = GranuleRun> + '_ {
         let unused = |e: &&Entry| e.state != State::InUse && !e.hidden;
-        self.entries.iter().flatten().filter(unused).flat_map(|e| every_granule(&e.pieces))
+        self.entries.iter().flatten().filter(unused).flat_map(|e| &*e.pieces).map(|piece| piece.touched())
     }
 
     /// How many idle ranges there are.

@@ -69,6 +69,36 @@ impl GranuleRun {
     }
 }
 
+/// Granules, for questions about many: asking costs the logarithm of the number of runs, not of granules.
+#[derive(Debug, Default)]
+pub(crate) struct GranuleSet {
+    runs: Vec<GranuleRun>, // sorted, with a gap between any two
+}
+
+impl FromIterator<GranuleRun> for GranuleSet {
+    /// The runs may come in any order, and may overlap.
+    fn from_iter<I: IntoIterator<Item = GranuleRun>>(given: I) -> Self {
+        let mut given: Vec<GranuleRun> = given.into_iter().collect();
+        given.sort_unstable();
+        let mut runs: Vec<GranuleRun> = Vec::new();
+        for run in given {
+            match runs.last_mut() {
+                Some(last) if run.first <= last.end() => last.count = last.end().max(run.end()) - last.first,
+                _ => runs.push(run),
+            }
+        }
+        GranuleSet { runs }
+    }
+}
+
+impl GranuleSet {
+    /// Whether it has any granule of a run.
+    pub(crate) fn overlaps(&self, run: GranuleRun) -> bool {
+        let behind = self.runs.partition_point(|r| r.first < run.end());
+        behind > 0 && self.runs[behind - 1].end() > run.first
+    }
+}
+
 /// A range of memory, in units of the large tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Extent {
@@ -122,5 +152,19 @@ mod tests {
         assert_eq!(Extent::new(10, 20).whole(), None);
         assert_eq!(Extent::new(128, 128).whole(), Some(GranuleRun::new(1, 1)));
         assert_eq!(GranuleRun::new(3, 5).last(2), GranuleRun::new(6, 2));
+    }
+
+    #[test]
+    fn a_set_of_granules_knows_what_overlaps_it() {
+        let runs = [(20, 5), (3, 2), (5, 4), (21, 2), (30, 1)].map(|(first, n)| GranuleRun::new(first, n));
+        let set: GranuleSet = runs.into_iter().collect();
+        for first in 0..40 {
+            for count in 1..8 {
+                let run = GranuleRun::new(first, count);
+                let has = |g: &u32| runs.iter().any(|r| r.granules().contains(g));
+                assert_eq!(set.overlaps(run), run.granules().any(|g| has(&g)), "{run:?}");
+            }
+        }
+        assert!(!GranuleSet::default().overlaps(GranuleRun::new(0, u32::MAX)));
     }
 }

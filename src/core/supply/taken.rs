@@ -11,9 +11,9 @@ use super::super::state::growth::ties::Piece;
 use super::super::state::growth::transits::Parts;
 use super::super::tied::choose;
 use super::super::types::COMMONS;
-use super::super::units::{Extent, GranuleRun};
+use super::super::units::{Extent, GranuleRun, GranuleSet};
 use crate::base::sort;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Free memory that was taken out of a heap.
 #[derive(Clone, Copy)]
@@ -137,9 +137,8 @@ impl<'a> Growing<'a> {
         let (loose, free) = self.free_ties(heaps);
         let loose = if of == Of::Ties { 0 } else { loose };
         // Those that no idle range shows go back without a wait for the device, which a capture forbids.
-        let unused: HashSet<u32> = self.ground.aliases().unused_granules().collect();
-        let (mut shown, mut ties): (Vec<_>, Vec<_>) =
-            free.into_iter().partition(|t| t.granules().any(|g| unused.contains(&g)));
+        let unused: GranuleSet = self.ground.aliases().unused_runs().collect();
+        let (mut shown, mut ties): (Vec<_>, Vec<_>) = free.into_iter().partition(|&t| unused.overlaps(t));
         let enough = loose + ties.iter().map(|t| u64::from(t.count)).sum::<u64>() >= most;
         if !enough {
             ties.append(&mut shown);

@@ -11,7 +11,7 @@ use super::super::ground::{Ground, Growing};
 use super::super::heap::Heap;
 use super::super::state::growth::transits::Parts;
 use super::super::types::UNORDERED;
-use super::super::units::{GRANULE, GRANULE_SHIFT, granule_bytes};
+use super::super::units::{GRANULE, GRANULE_SHIFT, GranuleSet, granule_bytes};
 use super::device::{DeviceMemory, New};
 use super::limits::{self, NO_MORE};
 use super::search::Search;
@@ -263,8 +263,8 @@ fn give_ties_back(ground: &Ground, taken: Vec<Taken>) -> GivenBack {
         ground.growing().return_all(rest);
     }
     let parts = || ready.iter().flat_map(|lot| &lot.parts);
-    let is_part = |granule| parts().any(|t| t.granules().granules().contains(&granule));
-    let shown = ground.aliases().shows_unused(is_part);
+    let granules: GranuleSet = parts().map(|t| t.granules()).collect();
+    let shown = ground.aliases().shows_unused(&granules);
     let done = match shown {
         true => trim.unmap_ranges_with(&parts().copied().collect::<Vec<_>>()),
         false => Ok(()),

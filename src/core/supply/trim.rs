@@ -12,13 +12,12 @@ use super::super::state::growth::joined;
 use super::super::state::growth::segments::Segment;
 use super::super::state::growth::transits::Parts;
 use super::super::types::PoolId;
-use super::super::units::GRANULE;
+use super::super::units::{GRANULE, GranuleSet};
 use super::ranges::Ranges;
 use super::taken::{Lot, Of, Taken};
 use crate::base::error::Result;
 use crate::base::sort;
 use crate::base::sync::pause;
-use std::collections::HashSet;
 
 /// What gives memory back to the device; see the head of this file.
 #[derive(Clone, Copy)]
@@ -151,7 +150,7 @@ impl<'a> Trim<'a> {
     /// Unmaps all idle ranges of addresses. Waits for other threads that are just unmapping ranges with granules that
     /// were taken.
     pub(super) fn unmap_ranges_with(self, taken: &[Taken]) -> Result<()> {
-        let granules: HashSet<u32> = taken.iter().flat_map(|t| t.granules().granules()).collect();
+        let granules: GranuleSet = taken.iter().map(|t| t.granules()).collect();
         let ranges = Ranges::of(self.ground);
         let mut round = 0;
         loop {
@@ -160,7 +159,7 @@ impl<'a> Trim<'a> {
                 // Work that is still queued may use those addresses.
                 ranges.wait_and_unmap(idle)?;
             }
-            if !self.ground.aliases().shows_unused(|granule| granules.contains(&granule)) {
+            if !self.ground.aliases().shows_unused(&granules) {
                 return Ok(());
             }
             pause(round);
