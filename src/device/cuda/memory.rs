@@ -4,12 +4,11 @@
 //! block has the address now), and so that the end of the device can free what is left.
 
 use super::driver::Driver;
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Code, Result};
+use crate::base::pages::Pages;
 use crate::base::sync::system::{Mutex, MutexGuard, lock};
 use crate::fail;
-use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
-use std::mem::MaybeUninit;
 
 /// How a block was allocated, and so how it is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +24,6 @@ pub(super) enum Kind {
     /// The same, but of the caller, who keeps it.
     Callers,
 }
-
-/// [B] alignment of memory that is registered, and the step in which its pages are touched.
-const PAGE: usize = 4096;
 
 /// The blocks of one device.
 pub(super) struct Blocks {
@@ -94,7 +90,8 @@ impl Blocks {
             Kind::Callers => self.driver.host_unregister(addr),
             Kind::Registered => {
                 self.driver.host_unregister(addr)?;
-                drop(Pages { addr: addr as usize, bytes: bytes as usize });
+                // SAFETY: `register` gave it up to the table, which has just lost it, and the driver no longer uses it.
+                drop(unsafe { Pages::again(addr, bytes) });
                 Ok(())
             }
         }
@@ -132,10 +129,8 @@ impl Blocks {
     fn register(&self, bytes: u64, threads: usize) -> Result<u64> {
         let mut pages = Pages::new(bytes)?;
         pages.touch(threads);
-        self.driver.host_register(pages.addr as u64, bytes)?;
-        let addr = pages.addr as u64;
-        std::mem::forget(pages); // owned by the table from now on
-        Ok(addr)
+        self.driver.host_register(pages.address(), bytes)?;
+        Ok(pages.leave()) // the table's from now on
     }
 
     /// Frees everything that is left, whatever the driver says. Returns the first failure.
@@ -149,74 +144,5 @@ impl Blocks {
             }
         }
         first
-    }
-}
-
-/// Ordinary page-aligned memory.
-struct Pages {
-    addr: usize,
-    bytes: usize,
-}
-
-impl Pages {
-    /// \[B\] of a huge page. Memory of at least one is aligned to it: with huge pages it is touched in a third of the time, and
-    /// locked in half (docs/measurements.md).
-    const HUGE: usize = 2 << 20;
-
-    fn layout(bytes: usize) -> Result<Layout> {
-        Layout::from_size_align(bytes, if bytes >= Self::HUGE { Self::HUGE } else { PAGE })
-            .map_err(|_| Error::new(Code::OutOfMemory, format!("{bytes} bytes of host memory asked for")))
-    }
-
-    fn new(bytes: u64) -> Result<Pages> {
-        let bytes = bytes as usize;
-        // SAFETY: the size is not 0 (`Blocks::alloc`).
-        let p = unsafe { alloc(Self::layout(bytes)?) };
-        if p.is_null() {
-            fail!(Code::OutOfMemory, "no {bytes} bytes of host memory");
-        }
-        #[cfg(target_os = "linux")]
-        if bytes >= Self::HUGE {
-            // Only a hint; what follows the last whole huge page has small ones.
-            // SAFETY: whole pages of the memory that was just allocated here, which stays what it is.
-            unsafe { libc::madvise(p.cast(), bytes & !(Self::HUGE - 1), libc::MADV_HUGEPAGE) };
-        }
-        Ok(Pages { addr: p.expose_provenance(), bytes })
-    }
-
-    /// Writes to each page, on `threads` threads that end before this returns. If the system refuses a thread, the
-    /// driver touches that thread's part.
-    fn touch(&mut self, threads: usize) {
-        // SAFETY: `new` made this memory, and nobody else has it yet.
-        let all = unsafe {
-            std::slice::from_raw_parts_mut(
-                std::ptr::with_exposed_provenance_mut::<MaybeUninit<u8>>(self.addr),
-                self.bytes,
-            )
-        };
-        let part = self.bytes.div_ceil(threads.max(1)).next_multiple_of(PAGE);
-        let touch = |part: &mut [MaybeUninit<u8>]| {
-            part.iter_mut().step_by(PAGE).for_each(|b| {
-                b.write(0);
-            });
-        };
-        std::thread::scope(|scope| {
-            let mut parts = all.chunks_mut(part);
-            let own = parts.next();
-            for p in parts {
-                // The driver touches what is not touched here.
-                let _ = std::thread::Builder::new().spawn_scoped(scope, move || touch(p));
-            }
-            own.into_iter().for_each(touch);
-        });
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        if let Ok(layout) = Self::layout(self.bytes) {
-            // SAFETY: `new` allocated it with this layout, and the driver no longer uses it.
-            unsafe { dealloc(std::ptr::with_exposed_provenance_mut(self.addr), layout) }
-        }
     }
 }
