@@ -126,17 +126,26 @@ run() {
   return "$(cat "$logs/status")"
 }
 
-# heading <title>: what follows, until the next one, is timed under that name.
+# count_used: sets $used to the processor time [s] that the commands which have ended took. Not in a subshell, which has
+# ended none.
+count_used() {
+  times >"$logs/used"
+  used=$(awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, t, "[ms]"); n += 60 * t[1] + t[2] } printf "%d\n", n }' "$logs/used")
+}
+
+# heading <title>: what follows, until the next one, is timed under that name, with the processor time of what has ended.
 title=
 heading() {
   now=$(date +%s)
+  count_used
   if [ -n "$title" ]; then
-    printf '%5d s  %s\n' $((now - since)) "$title"
+    printf '%5d s %5d s  %s\n' $((now - since)) $((used - used_before)) "$title"
     cat "$logs/parts" # of it
   fi >>"$logs/times"
   : >"$logs/parts"
   title=$1
   since=$now
+  used_before=$used
   [ -z "$title" ] || printf '\n=== %s\n' "$title"
 }
 
@@ -198,7 +207,7 @@ rust_tests() {
   status=$?
   sed -n -e 's/^ *Running \(unittests \)*\([^ ]*\) (.*/\2/p' -e 's/^ *Doc-tests \(.*\)/the documentation of \1/p' \
     -e 's/^test result: .* finished in \([0-9]*\)\..*/\1/p' "$log" |
-    awk '/^[0-9]+$/ { if ($1 >= 5) printf "        %5d s  %s\n", $1, name; next } { name = $0 }' >"$logs/parts"
+    awk '/^[0-9]+$/ { if ($1 >= 5) printf "                %5d s  %s\n", $1, name; next } { name = $0 }' >"$logs/parts"
   sums=$(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed;.*/\1 \2/p' "$log" |
     awk '{ p += $1; f += $2 } END { print p + 0, f + 0 }')
   passed=$((passed + ${sums% *}))
@@ -453,7 +462,7 @@ heading ""
 left=$(ls -A "$TMPDIR")
 [ -z "$left" ] || printf 'Left in the folder for temporary files, which goes now:\n%s\n' "$(echo "$left" | sed 's/^/    /')"
 
-printf '\n=== What it took\n'
+printf '\n=== What it took, and of processors\n'
 cat "$logs/times"
 [ -z "$failures" ] || printf '\nFailed:%s\n' "$failures"
 [ "$skipped" -eq 0 ] || printf '\n%s skipped: look for SKIPPED and Skipped above\n' "$skipped"
