@@ -1,5 +1,5 @@
 """torch.cuda.MemPool over Millpond's segments, and what takes its place once Millpond is the allocator."""
-from fake import MIB, all_given_back, collect, device_bytes, driver, enabled, settings, used
+from fake import MIB, all_given_back, collect, device_bytes, driver, enabled, settings, since, used
 
 GIB = 1024 * MIB
 
@@ -23,6 +23,7 @@ def check_a_mempool_gives_its_memory_back():
     assert used() < 64 * MIB, f"{used() // MIB} MiB are left"
 
 
+@since("2.15", "PyTorch gives nothing of its cache back for a request in a MemPool (pytorch#159674)")
 def check_a_mempool_retries_after_pytorchs_cache():
     torch, pool = pool_beside_pytorchs_own()
     device_bytes(torch, 6 * GIB)  # freed at once, and in PyTorch's cache
