@@ -22,6 +22,20 @@ pub(crate) fn ticks() -> u64 {
     monotonic()
 }
 
+/// Whether ticks are the processor's own count, after [`start`].
+pub(crate) fn counts() -> bool {
+    COUNTER.load(Relaxed)
+}
+
+/// The ticks of now where they are the processor's own [count](counts).
+#[inline(always)]
+pub(crate) fn counted() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    return counter();
+    #[cfg(not(target_arch = "x86_64"))]
+    monotonic() // nobody comes here
+}
+
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn counter() -> u64 {

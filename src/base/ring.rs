@@ -162,7 +162,8 @@ impl Ring {
     #[inline(always)]
     pub(crate) fn put_short(&self, position: u64, record: &[u64; SHORT]) {
         // Without looking how many lines a slot has: in another ring this is the line of another slot.
-        let Some([state, words @ ..]) = self.lines.get((position & self.mask) as usize) else { return };
+        // SAFETY: `new` made at least `mask + 1` lines.
+        let [state, words @ ..] = unsafe { self.lines.get_unchecked((position & self.mask) as usize) };
         if !begin(state, position) {
             return;
         }

@@ -2,12 +2,11 @@
 
 use super::features::{resize, to_be_freed};
 use super::ground::{Ground, Pool, PoolRef};
-use super::heap::{Heap, HeapPath, Outside};
+use super::heap::{Heap, HeapPath, Notes, Outside};
 use super::supply::Trim;
 use super::types::{Freeing, PoolId};
 use crate::base::biased::Name;
 use crate::base::error::Result;
-use crate::base::ring::Ring;
 
 /// The fast paths of threads into heaps (`heap/fast.rs`); from [`Pond::fast_paths`](super::Pond::fast_paths).
 #[derive(Clone, Copy)]
@@ -29,11 +28,11 @@ impl FastPathCalls<'static> {
         pool: &Pool,
         name: Name,
         near: (u64, u64),
-        noted: Option<&'static Ring>,
+        notes: Notes,
         outside: &'static dyn Outside,
         may: impl FnOnce() -> bool,
     ) -> std::result::Result<HeapPath, Option<&'static Heap>> {
-        self.ground.open_fast_path(pool, name, near, noted, outside, may)
+        self.ground.open_fast_path(pool, name, near, notes, outside, may)
     }
 }
 

@@ -14,12 +14,11 @@ use super::desc::{Found, USES, kind};
 use super::features::{Free, HeapOf};
 use super::ground::Ground;
 use super::ground::{Pool, PoolRef};
-use super::heap::{Heap, HeapPath, Outside, Reused, Way};
+use super::heap::{Heap, HeapPath, Notes, Outside, Reused, Way};
 use super::supply::{Request, Serving, too_large};
 use super::types::{PoolId, UNORDERED};
 use crate::base::biased::Name;
 use crate::base::error::Result;
-use crate::base::ring::Ring;
 
 /// The result of the first step of a request.
 pub(crate) enum Got {
@@ -56,21 +55,21 @@ impl Ground {
 
     /// Opens the calling thread's fast path into the heap that serves this pool and the stream of the name; if the thread
     /// does not own that heap, returns it instead. `may` says whether the number of the name stands for the pool; see
-    /// `heap/fast.rs` for what must happen when it no longer does. `base`, `span` and `noted` as in [`Way`].
+    /// `heap/fast.rs` for what must happen when it no longer does. `base`, `span` and `notes` as in [`Way`].
     #[inline]
     pub(crate) fn open_fast_path(
         &'static self,
         pool: &Pool,
         name: Name,
         (base, span): (u64, u64),
-        noted: Option<&'static Ring>,
+        notes: Notes,
         outside: &'static dyn Outside,
         may: impl FnOnce() -> bool,
     ) -> std::result::Result<HeapPath, Option<&'static Heap>> {
         let heap = pool.heap_of(name[1]).ok_or(None)?;
         let mut h = self.enter(heap).ok_or(Some(heap))?;
         heap.set_outside(outside);
-        let way = Way { heap, shared: self.shared(), base, span, noted };
+        let way = Way { heap, shared: self.shared(), base, span, notes };
         let serves = || pool.heap_of(name[1]).is_some_and(|h| std::ptr::eq(h, heap));
         h.open(name, way, || serves() && may()).ok_or(Some(heap))
     }

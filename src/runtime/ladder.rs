@@ -12,7 +12,7 @@ use crate::device::StreamId;
 use crate::runtime::device::state::DeviceState;
 #[cfg(doc)]
 use crate::runtime::memory::Memory;
-use crate::runtime::memory::fast_paths;
+use crate::runtime::memory::fast_paths::{self, Found};
 use crate::runtime::memory::handle_cache::{self, Entry};
 use crate::runtime::memory::{Block, Given, Pooled, watched};
 use crate::runtime::watch::latency::Latency;
@@ -94,9 +94,12 @@ macro_rules! out_of_line {
 
 // `answer` of the C API is an out pointer, which is the fourth argument of all of them, as it is of the caller: so it stays
 // where it is.
+out_of_line!(alloc_elsewhere => alloc_noted, u64, bytes: u64, stream: StreamId; path: Found);
 out_of_line!(alloc_by_number => alloc_found, u64, bytes: u64, stream: StreamId;);
+out_of_line!(alloc_almost_noted => complete_noted, u64, bytes: u64, stream: StreamId; block: Reused, heap: &'static Heap);
 out_of_line!(alloc_on => alloc_rest, u64, bytes: u64, stream: StreamId; heap: Option<&'static Heap>);
 out_of_line!(alloc_complete => complete_fast, u64, block: Reused; heap: &'static Heap);
+out_of_line!(free_elsewhere => free_noted, (), addr: u64, stream: StreamId; path: Found);
 out_of_line!(free_by_number => free_found, (), addr: u64, stream: StreamId;);
 
 /// Allocates memory for work queued on `stream` from now on. 0 bytes give address 0. `answer` converts the result.
@@ -107,8 +110,10 @@ pub(crate) fn alloc<C: Caller, A>(
     bytes: u64,
     answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
 ) -> A {
-    let Some(heap) = fast_paths::enter([caller.number(), stream]) else {
-        return alloc_by_number(caller, bytes, stream, answer);
+    let name = [caller.number(), stream];
+    let path = fast_paths::find(name);
+    let Some(heap) = path.enter(name) else {
+        return alloc_elsewhere(caller, bytes, stream, answer, path);
     };
     match heap.alloc(bytes) {
         Fast::Block(addr) => answer(Ok(addr)),
@@ -121,7 +126,42 @@ pub(crate) fn alloc<C: Caller, A>(
     }
 }
 
-/// The first step of a request without a fast path: opens one, for it and for those that follow.
+/// The first step of a request without a fast path: there may be one on which requests are noted. It does nothing else, so
+/// that it needs few registers.
+#[inline(always)]
+fn alloc_noted<C: Caller, A>(
+    caller: C,
+    bytes: u64,
+    stream: StreamId,
+    answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
+    path: Found,
+) -> A {
+    let entered = path.enter(fast_paths::noted([caller.number(), stream]));
+    match entered.map(|heap| watched::alloc_noted(heap, bytes, stream)) {
+        Some(Fast::Block(addr)) => answer(Ok(addr)),
+        Some(Fast::Almost(block, heap, _)) => alloc_almost_noted(caller, bytes, stream, answer, block, heap),
+        Some(Fast::Missed(..)) | None => alloc_by_number(caller, bytes, stream, answer),
+    }
+}
+
+/// Notes and completes a request that a noted fast path has served but for its address, or whose accounts are to be settled.
+#[inline(always)]
+fn complete_noted<C: Caller, A>(
+    caller: C,
+    bytes: u64,
+    stream: StreamId,
+    answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
+    block: Reused,
+    heap: &'static Heap,
+) -> A {
+    if let Some(outside) = heap.outside() {
+        let (Reused::Block(offset) | Reused::Full(offset)) = block;
+        outside.note(heap, offset, bytes, stream);
+    }
+    complete_fast(caller, block, answer, heap)
+}
+
+/// The first step of a request without any fast path: opens one, for it and for those that follow.
 #[inline(always)]
 fn alloc_found<C: Caller, A>(
     caller: C,
@@ -185,30 +225,13 @@ fn alloc_watched<C: Caller, A>(
     stream: StreamId,
     answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
 ) -> A {
-    let name = [caller.number(), stream];
-    if let Some((given, noted)) =
-        fast_paths::enter(fast_paths::noted(name)).and_then(|heap| heap.alloc_noted(bytes))
-    {
-        return match given {
-            Fast::Block(addr) => {
-                watched::note_alloc(noted, addr, bytes, stream);
-                answer(Ok(addr))
-            }
-            Fast::Almost(block, heap, _) => {
-                watched::note_almost(noted, block, heap, bytes, stream);
-                complete_fast(caller, block, answer, heap)
-            }
-            // Not so: it has given a block.
-            Fast::Missed(..) => alloc_first(caller, stream, bytes, answer),
-        };
-    }
     let found = handle_cache::find_watched(caller.number());
     let Some((entry, pool)) = found.and_then(|e| Some((e, e.pool(caller.number())?))) else {
         return alloc_timed(caller, stream, bytes, answer);
     };
     let pooled = entry.pooled();
     if let Some(path) = entry.open_noted_path(caller.number(), stream) {
-        fast_paths::remember(name, path); // for the requests that follow
+        fast_paths::remember([caller.number(), stream], path); // for the requests that follow
     }
     match pooled.alloc_quick_watched(pool, stream, bytes) {
         Given::Block(addr) => answer(Ok(addr)),
@@ -346,8 +369,10 @@ pub(crate) fn free<C: Caller, A>(
     stream: StreamId,
     answer: impl Fn(Result<(), C::Failure>) -> A + Copy,
 ) -> A {
-    let Some(heap) = fast_paths::enter([caller.number(), stream]) else {
-        return free_by_number(caller, addr, stream, answer);
+    let name = [caller.number(), stream];
+    let path = fast_paths::find(name);
+    let Some(heap) = path.enter(name) else {
+        return free_elsewhere(caller, addr, stream, answer, path);
     };
     match heap.free(addr) {
         Ok(()) => answer(Ok(())),
@@ -355,7 +380,23 @@ pub(crate) fn free<C: Caller, A>(
     }
 }
 
-/// The first step of a free without a fast path, or that the fast path has missed.
+/// The first step of a free without a fast path: there may be one on which frees are noted.
+#[inline(always)]
+fn free_noted<C: Caller, A>(
+    caller: C,
+    addr: u64,
+    stream: StreamId,
+    answer: impl Fn(Result<(), C::Failure>) -> A + Copy,
+    path: Found,
+) -> A {
+    let name = fast_paths::noted([caller.number(), stream]);
+    match path.enter(name).is_some_and(|heap| watched::free_noted(heap, addr, stream)) {
+        true => answer(Ok(())),
+        false => free_by_number(caller, addr, stream, answer),
+    }
+}
+
+/// The first step of a free without any fast path, or that the fast path has missed.
 #[inline(always)]
 fn free_found<C: Caller, A>(
     caller: C,
@@ -384,10 +425,6 @@ fn free_watched<C: Caller, A>(
     stream: StreamId,
     answer: impl Fn(Result<(), C::Failure>) -> A + Copy,
 ) -> A {
-    let name = fast_paths::noted([caller.number(), stream]);
-    if fast_paths::enter(name).is_some_and(|heap| watched::free_noted(heap, addr, stream)) {
-        return answer(Ok(()));
-    }
     match handle_cache::find_watched(caller.number()).map(Entry::pooled) {
         Some(pooled) if pooled.free_quick_watched(addr, stream) => answer(Ok(())),
         Some(_) => free_first(caller, addr, stream, answer),

@@ -45,13 +45,25 @@ pub(crate) enum Fast {
     Missed(&'static Heap, Name),
 }
 
-/// What a history notes of a request or a free, apart from what the caller knows itself.
+/// Where the requests and frees of a fast path are noted, and what is the same in all of them.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Notes {
+    /// `None`: nowhere.
+    pub ring: Option<&'static Ring>,
+    /// The thread, as the words of an event have it.
+    pub thread: u64,
+    pub pool: u64,
+}
+
+/// What a history notes of a request or a free.
 #[derive(Clone, Copy)]
 pub(crate) struct Noted {
-    pub ring: &'static Ring,
-    pub pool: u32,
-    /// [B]
+    pub thread: u64,
+    pub pool: u64,
+    pub address: u64,
+    /// [B] as charged, and as asked for.
     pub charged: u64,
+    pub requested: u64,
 }
 
 impl EnteredHeap {
@@ -74,14 +86,24 @@ impl EnteredHeap {
         }
     }
 
-    /// The same for a heap whose requests are noted. Also returns what there is to note of a request that is served.
-    /// `None`: nothing was done, because requests are not noted here or no freed block has the size.
+    /// The same by a fast path on which requests are noted: `note` is called with a block whose address is known, inside the
+    /// heap, so that nothing has to be kept for it.
     #[inline(always)]
-    pub(crate) fn alloc_noted(mut self, bytes: u64) -> Option<(Fast, Noted)> {
-        let ring = self.state.way().noted?;
-        let block = self.reuse(bytes)?;
-        let noted = Noted { ring, pool: self.heap.pool(), charged: self.state.served.charged_of(bytes) };
-        Some((self.given(block), noted))
+    pub(crate) fn alloc_noted(mut self, requested: u64, note: impl FnOnce(&'static Ring, Noted)) -> Fast {
+        let offset = match self.reuse(requested) {
+            Some(Reused::Block(offset)) => offset,
+            Some(full) => return self.given(full),
+            None => return self.missed(),
+        };
+        let Way { base, span, notes: Notes { ring, thread, pool }, .. } = self.state.way();
+        if offset >= span {
+            return self.given(Reused::Block(offset));
+        }
+        let (address, charged) = (base + offset, self.state.served.charged_of(requested));
+        if let Some(ring) = ring {
+            note(ring, Noted { thread, pool, address, charged, requested });
+        }
+        Fast::Block(address)
     }
 
     /// The result of a step that has given a block.
@@ -111,17 +133,18 @@ impl EnteredHeap {
         }
     }
 
-    /// The same for a heap whose frees are noted. Returns what there is to note of the free, the bytes that were
-    /// requested, and the position of the event in the ring. `None`: nothing was done.
+    /// The same by a fast path on which frees are noted: `note` is called with the position of the event in the ring, inside
+    /// the heap. `false`: nothing was done.
     #[inline(always)]
-    pub(crate) fn free_noted(mut self, addr: u64) -> Option<(Noted, u64, u64)> {
-        let ring = self.state.way().noted?;
+    pub(crate) fn free_noted(mut self, address: u64, note: impl FnOnce(&'static Ring, u64, Noted)) -> bool {
+        let Some(ring) = self.state.way().notes.ring else { return false };
         // The position is claimed before another thread can have the block, so that the events are in the right order.
-        let mut noted = None;
-        self.end_at(addr, |heap, charged, requested| {
-            noted = Some((Noted { ring, pool: heap.pool(), charged }, requested, ring.claim()));
-        });
-        noted
+        let mut claimed = None;
+        self.end_at(address, |_, charged, requested| claimed = Some((charged, requested, ring.claim())));
+        let Some((charged, requested, position)) = claimed else { return false };
+        let Notes { thread, pool, .. } = self.state.way().notes;
+        note(ring, position, Noted { thread, pool, address, charged, requested });
+        true
     }
 
     #[inline(always)]

@@ -20,7 +20,6 @@ use crate::base::biased::{Biased, Guard, OwnerGuard};
 use crate::base::changed::Listed;
 use crate::base::error::Result;
 use crate::base::remote::Remote;
-use crate::base::ring::Ring;
 use crate::base::sync::levels::HeldLock;
 use crate::base::sync::{
     AtomicBool, AtomicU32, AtomicU64, Lock, Ordering::Relaxed, Ordering::SeqCst, Padded, thread_token,
@@ -59,7 +58,7 @@ mod whole;
 pub(crate) use best_fit::WORTH_MAPPING;
 #[cfg(not(loom))] // for the table of fast paths, which no model has
 pub(crate) use fast::HeapSeat;
-pub(crate) use fast::{EnteredHeap, Fast, HeapPath, Noted, Reused};
+pub(crate) use fast::{EnteredHeap, Fast, HeapPath, Noted, Notes, Reused};
 pub(crate) use granules::FreeBlock;
 pub(crate) use scatter::{Runs, Scratch, Unscattered};
 pub(crate) use space::Space;
@@ -216,8 +215,8 @@ pub(crate) struct Way {
     /// The address of offset 0, for offsets below `span`.
     pub base: u64,
     pub span: u64,
-    /// Where each request and each free is noted; `None`: nowhere.
-    pub noted: Option<&'static Ring>,
+    /// Where each request and each free is noted.
+    pub notes: Notes,
 }
 
 /// What a request on the fast path needs now and then, beyond the heap.
@@ -227,6 +226,9 @@ pub(crate) trait Outside: Sync {
 
     /// Settles the accounts of a heap.
     fn settle(&self, heap: &'static Heap);
+
+    /// Notes a request of `bytes` on `stream` that a fast path has served from a heap.
+    fn note(&self, heap: &'static Heap, offset: u64, bytes: u64, stream: u64);
 }
 
 /// One heap.

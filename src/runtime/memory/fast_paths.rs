@@ -13,9 +13,21 @@ mod table {
     static NOBODYS: HeapSeat = HeapSeat::nobodys();
     static ALL: FastPaths<HeapState, Way> = FastPaths::new(&NOBODYS);
 
-    #[inline(always)]
-    pub(super) fn enter(name: Name) -> Option<EnteredHeap> {
-        EnteredHeap::by(ALL.find(name), name)
+    /// What is in a slot of the table.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Found(HeapPath);
+
+    impl Found {
+        #[inline(always)]
+        pub(super) fn in_slot_of(name: Name) -> Found {
+            Found(ALL.find(name))
+        }
+
+        /// Enters the heap, if the path is the calling thread's and open under this name.
+        #[inline(always)]
+        pub(crate) fn enter(self, name: Name) -> Option<EnteredHeap> {
+            EnteredHeap::by(self.0, name)
+        }
     }
 
     pub(super) fn put(name: Name, path: HeapPath) {
@@ -33,14 +45,25 @@ mod table {
     use crate::base::biased::Name;
     use crate::core::{EnteredHeap, HeapPath};
 
-    pub(super) fn enter(_: Name) -> Option<EnteredHeap> {
-        None
+    #[derive(Clone, Copy)]
+    pub(crate) struct Found;
+
+    impl Found {
+        pub(super) fn in_slot_of(_: Name) -> Found {
+            Found
+        }
+
+        pub(crate) fn enter(self, _: Name) -> Option<EnteredHeap> {
+            None
+        }
     }
 
     pub(super) fn put(_: Name, _: HeapPath) {}
 
     pub(super) fn clear() {}
 }
+
+pub(crate) use table::Found;
 
 /// The name of a fast path on which everything is noted, for a pool and a stream. It lies in the same slot. No caller has
 /// such a number for anything.
@@ -53,7 +76,13 @@ pub(crate) fn noted([number, stream]: Name) -> Name {
 /// Enters the heap to which the calling thread has a fast path that is open under this name, if it used it lately.
 #[inline(always)]
 pub(crate) fn enter(name: Name) -> Option<EnteredHeap> {
-    table::enter(name)
+    find(name).enter(name)
+}
+
+/// The fast path that the calling thread may have under this name, or under the one that [`noted`] makes of it.
+#[inline(always)]
+pub(crate) fn find(name: Name) -> Found {
+    Found::in_slot_of(name)
 }
 
 /// Lets [`enter`] find the calling thread's fast path, which has been opened under this name.

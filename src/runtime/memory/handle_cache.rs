@@ -14,15 +14,17 @@
 //! So each function that hides a number then closes the fast paths that may be open under it. It does so with no lock
 //! held.
 
+use crate::base::clock;
 use crate::base::fork;
 use crate::base::slots::{ByNumber, Numbered};
 use crate::base::sync::system::{Mutex, lock};
-use crate::core::{Heap, HeapPath, Pool, PoolId, PoolRef};
+use crate::core::{Heap, HeapPath, Notes, Pool, PoolId, PoolRef};
 use crate::locks;
 use crate::runtime::entry::tags;
 use crate::runtime::memory::fast_paths;
 use crate::runtime::memory::pooled::Pooled;
 use crate::runtime::memory::state::Memory;
+use crate::runtime::watch::event::thread_word;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -109,7 +111,14 @@ impl Entry {
         // These are read again under the heap's lock. A thread that changes one of them closes the fast path
         // afterwards, so either this sees the change or that closes the path.
         let may = || find(number).is_some_and(|e| std::ptr::eq(e, self)) && self.pooled.near_range() == near;
-        self.pooled.pond.fast_paths().open(self.pool, [number, stream], near, None, self.pooled, may)
+        self.pooled.pond.fast_paths().open(
+            self.pool,
+            [number, stream],
+            near,
+            Notes::default(),
+            self.pooled,
+            may,
+        )
     }
 
     /// The same for a device that only a history watches. The path is open under another name, and a call that enters
@@ -117,7 +126,7 @@ impl Entry {
     /// does not own the heap.
     #[inline]
     pub(crate) fn open_noted_path(&'static self, number: u64, stream: u64) -> Option<HeapPath> {
-        let ring = self.pooled.observers.quick()?;
+        let ring = self.pooled.observers.quick().filter(|_| clock::counts())?;
         let near = self.pooled.near_range();
         // As above.
         let may = || {
@@ -126,7 +135,8 @@ impl Entry {
                 && self.pooled.observers.quick().is_some_and(|r| std::ptr::eq(r, ring))
         };
         let name = fast_paths::noted([number, stream]);
-        self.pooled.pond.fast_paths().open(self.pool, name, near, Some(ring), self.pooled, may).ok()
+        let notes = Notes { ring: Some(ring), thread: thread_word(), pool: self.pool(number)?.id.0.into() };
+        self.pooled.pond.fast_paths().open(self.pool, name, near, notes, self.pooled, may).ok()
     }
 
     /// The memory of the pool's device; stays valid after the end of the pool.

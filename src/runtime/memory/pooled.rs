@@ -125,6 +125,10 @@ impl Outside for Pooled {
     fn settle(&self, heap: &'static Heap) {
         self.pond.fast_paths().settle(heap);
     }
+
+    fn note(&self, heap: &'static Heap, offset: u64, bytes: u64, stream: StreamId) {
+        self.tell_given(&Given::Almost(offset, None), stream, bytes, PoolId(heap.pool()));
+    }
 }
 
 impl Pooled {

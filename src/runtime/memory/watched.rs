@@ -7,14 +7,15 @@ use super::marks::Mark;
 use super::pooled::{Block, Given, Pooled};
 use super::requests::Request;
 use super::state::{How, Memory, ended};
+use crate::base::clock;
 use crate::base::error::{Error, Result};
 use crate::core::{
-    EnteredHeap, Freed, Freeing, Heap, Noted, OomMissing, OomReport, PoolId, PoolRef, Restored, Reused,
+    EnteredHeap, Fast, Freed, Freeing, Heap, Noted, OomMissing, OomReport, PoolId, PoolRef, Restored,
 };
 use crate::device::StreamId;
 use crate::runtime::memory::handle_cache;
 use crate::runtime::oom::explain::Asked;
-use crate::runtime::watch::event::{Event, EventKind, Quick, words_of};
+use crate::runtime::watch::event::{Event, EventKind, Quick, WORDS, thread_word, words_at, words_of};
 use crate::runtime::watch::latency::Latency;
 use crate::runtime::watch::observe::{Observer, Observers};
 use std::sync::Arc;
@@ -91,30 +92,26 @@ impl Request {
     }
 }
 
-/// Notes a request that the fast path has served.
+/// The words of a request or a free on a fast path.
 #[inline(always)]
-pub(crate) fn note_alloc(noted: Noted, addr: u64, bytes: u64, stream: StreamId) {
-    let Noted { ring, pool, charged } = noted;
-    ring.push_short(&words_of(Quick::Alloc, addr, charged, bytes, stream, pool));
+fn words_noted(kind: Quick, noted: Noted, stream: StreamId) -> [u64; WORDS] {
+    let Noted { thread, pool, address, charged, requested } = noted;
+    words_at(clock::counted(), kind, address, charged, requested, stream, (pool, thread))
 }
 
-/// The same before the address of the block is known.
-#[cold]
-#[inline(never)]
-pub(crate) fn note_almost(noted: Noted, block: Reused, heap: &'static Heap, bytes: u64, stream: StreamId) {
-    let (Reused::Block(offset) | Reused::Full(offset)) = block;
-    if let Some(Ok(addr)) = heap.outside().map(|outside| outside.address(offset)) {
-        note_alloc(noted, addr, bytes, stream);
-    }
+/// Serves a request by a fast path on which requests are noted. What is [almost](Fast::Almost) served is not noted yet.
+#[inline(always)]
+pub(crate) fn alloc_noted(heap: EnteredHeap, bytes: u64, stream: StreamId) -> Fast {
+    heap.alloc_noted(bytes, |ring, noted| ring.push_short(&words_noted(Quick::Alloc, noted, stream)))
 }
 
 /// Frees a block on the fast path, and notes that. `false`: nothing was done.
 #[inline(always)]
 pub(crate) fn free_noted(heap: EnteredHeap, addr: u64, stream: StreamId) -> bool {
-    let Some((Noted { ring, pool, charged }, bytes, position)) = heap.free_noted(addr) else { return false };
     // At once: no stream but the block's own has used it.
-    ring.put_short(position, &words_of(Quick::Free, addr, charged, bytes, stream, pool));
-    true
+    heap.free_noted(addr, |ring, position, noted| {
+        ring.put_short(position, &words_noted(Quick::Free, noted, stream));
+    })
 }
 
 impl Watchers<'_> {
@@ -237,7 +234,14 @@ impl Pooled {
         match (&given, self.observers.quick()) {
             (&Given::Block(address), Some(ring)) => {
                 let size = self.pond.watched().charged(bytes);
-                ring.push_short(&words_of(Quick::Alloc, address, size, bytes, stream, pool.id.0));
+                ring.push_short(&words_of(
+                    Quick::Alloc,
+                    address,
+                    size,
+                    bytes,
+                    stream,
+                    (pool.id.0.into(), thread_word()),
+                ));
             }
             _ => self.tell_given(&given, stream, bytes, pool.id),
         }
@@ -247,7 +251,7 @@ impl Pooled {
     /// Tells of what the first step of a request has given, where that is not simply written down.
     #[cold]
     #[inline(never)]
-    fn tell_given(&self, given: &Given, stream: StreamId, bytes: u64, pool: PoolId) {
+    pub(super) fn tell_given(&self, given: &Given, stream: StreamId, bytes: u64, pool: PoolId) {
         let address = match *given {
             Given::Block(address) => address,
             Given::Almost(offset, _) => self.places.address(offset).unwrap_or(0),
@@ -255,7 +259,14 @@ impl Pooled {
         };
         if address != 0 {
             let size = self.pond.watched().charged(bytes);
-            self.observers.tell_words(words_of(Quick::Alloc, address, size, bytes, stream, pool.0));
+            self.observers.tell_words(words_of(
+                Quick::Alloc,
+                address,
+                size,
+                bytes,
+                stream,
+                (pool.0.into(), thread_word()),
+            ));
             self.observers.breathe();
         }
     }
@@ -272,7 +283,10 @@ impl Pooled {
         if done {
             let (position, pool, size, bytes) = noted;
             // At once: no stream but the block's own has used it.
-            ring.put_short(position, &words_of(Quick::Free, addr, size, bytes, stream, pool));
+            ring.put_short(
+                position,
+                &words_of(Quick::Free, addr, size, bytes, stream, (pool.into(), thread_word())),
+            );
         }
         done
     }
@@ -282,7 +296,14 @@ impl Pooled {
     #[inline(never)]
     fn free_told(&self, addr: u64, offset: u64, stream: StreamId) -> bool {
         let tell = |heap: &Heap, size, bytes| {
-            self.observers.tell_words(words_of(Quick::Free, addr, size, bytes, stream, heap.pool()));
+            self.observers.tell_words(words_of(
+                Quick::Free,
+                addr,
+                size,
+                bytes,
+                stream,
+                (heap.pool().into(), thread_word()),
+            ));
         };
         let done = matches!(self.pond.free_quick(offset, Some(stream), None, tell), Freed::Done);
         if done {

@@ -239,10 +239,29 @@ pub(crate) fn words_of(
     bytes: u64,
     requested: u64,
     stream: StreamId,
-    pool: u32,
+    by: (u64, u64),
 ) -> [u64; WORDS] {
-    let what = kind as u64 | u64::from(thread_number()) << 32;
-    [clock::ticks(), what, address, bytes, requested, stream, pool.into()]
+    words_at(clock::ticks(), kind, address, bytes, requested, stream, by)
+}
+
+/// The same at that time. `pool` and `thread` as they stand in the words.
+#[inline(always)]
+pub(crate) fn words_at(
+    ticks: u64,
+    kind: Quick,
+    address: u64,
+    bytes: u64,
+    requested: u64,
+    stream: StreamId,
+    (pool, thread): (u64, u64),
+) -> [u64; WORDS] {
+    [ticks, kind as u64 | thread, address, bytes, requested, stream, pool]
+}
+
+/// The calling thread, as the words of an event have it.
+#[inline(always)]
+pub(crate) fn thread_word() -> u64 {
+    u64::from(thread_number()) << 32
 }
 
 /// What [`words_of`] are about.
