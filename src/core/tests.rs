@@ -35,6 +35,7 @@ mod sleep;
 mod spaces;
 mod ties;
 mod ties_moved;
+mod ties_programs;
 mod ties_threads;
 mod tuned;
 mod walk;
