@@ -35,6 +35,8 @@ mod sleep;
 mod spaces;
 mod ties;
 mod ties_moved;
+mod ties_programs;
+mod ties_threads;
 mod tuned;
 mod walk;
 

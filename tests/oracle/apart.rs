@@ -69,7 +69,11 @@ fn child(test: &str, seconds: u64, variables: &[(&str, &str)]) -> (bool, String)
 }
 
 fn kind(name: &str) -> Kind {
-    *KINDS.iter().find(|k| k.name == name).unwrap_or_else(|| panic!("no kind of device is called {name:?}"))
+    let known = KINDS.iter().find(|k| k.name == name);
+    let kind = *known.unwrap_or_else(|| panic!("no kind of device is called {name:?}"));
+    let tie = number("MILLPOND_ORACLE_TIE").unwrap_or(kind.tie);
+    let capacity = number("MILLPOND_ORACLE_CAPACITY").map_or(kind.capacity, |mib| (mib as usize) << 20);
+    Kind { tie, capacity, ..kind }
 }
 
 /// Random programs on one kind of device, until the time is over; the first that fails, made smaller, is the answer.

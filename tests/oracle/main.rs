@@ -4,7 +4,8 @@
 //!
 //! `MILLPOND_ORACLE_SECONDS` makes the runs longer, `MILLPOND_ORACLE_SEED` begins elsewhere, `MILLPOND_ORACLE_COUNT`
 //! prints how many operations were run. `MILLPOND_ORACLE_FOUND` names a folder that collects every kind of failure
-//! instead of stopping at the first; `MILLPOND_ORACLE_WITHOUT` leaves operations out (by name, with commas). For one
+//! instead of stopping at the first; `MILLPOND_ORACLE_WITHOUT` leaves operations out (by name, with commas).
+//! `MILLPOND_ORACLE_TIE` (granules of the largest handle) and `MILLPOND_ORACLE_CAPACITY` (MiB) change the device. For one
 //! program, `MILLPOND_ORACLE_FILE=program.txt MILLPOND_ORACLE_TRACE=1 cargo test --test oracle corpus` prints what each
 //! operation and the device do.
 #![cfg(all(feature = "capi", target_os = "linux"))]

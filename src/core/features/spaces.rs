@@ -59,22 +59,50 @@ pub(super) fn heap_spaces(ground: &Ground, idle: bool) -> Result<Vec<HeapSpace>>
         places.push(Some(n));
     }
     let pieces = free_pieces(ground, &places)?;
+    let shared = shared_ties(ground, &all, &pieces)?;
     for some in pieces.chunks(AT_A_TIME) {
         gaps::here();
         let g = ground.growing();
         for &(n, piece) in some {
             if let Some(h) = all.get_mut(n) {
-                g.add_piece(h, piece, idle);
+                g.add_piece(h, piece, idle, &shared);
             }
         }
     }
     Ok(all)
 }
 
+/// The first granules of the ties that are wholly free, but in several heaps: they go back, or to other heaps, as wholes.
+fn shared_ties(ground: &Ground, all: &[HeapSpace], pieces: &[(usize, Extent)]) -> Result<Vec<u32>> {
+    let mut parts: Vec<(GranuleRun, u32)> = Vec::new(); // a tie, and how many granules of it are free in one heap
+    let movable = |n: usize| all.get(n).is_some_and(|h| !h.pinned);
+    let of_movable = if ground.shared().tied.any() { pieces } else { &[] };
+    for some in of_movable.chunks(AT_A_TIME) {
+        gaps::here();
+        let g = ground.growing();
+        for run in some.iter().filter(|p| movable(p.0)).filter_map(|p| p.1.whole()) {
+            let cut = g.ties.cut(run).into_iter().filter(|p| !p.is_whole());
+            for (tie, part) in cut.filter_map(|p| Some((p.tie?, p.run))) {
+                parts.try_reserve(1).map_err(|_| no_host_memory())?;
+                parts.push((tie, part.count));
+            }
+        }
+    }
+    parts.sort_unstable();
+    let free = parts.chunk_by(|a, b| a.0 == b.0).filter_map(|of| {
+        let (tie, count) = (of.first()?.0, of.iter().map(|p| p.1).sum::<u32>());
+        (count == tie.count).then_some(tie.first)
+    });
+    Ok(free.collect())
+}
+
+fn no_host_memory() -> Error {
+    Error::new(Code::OutOfMemory, "no host memory for the list of free memory")
+}
+
 /// The free pieces of the large tier: whose they are, by `places`, and where; what is side by side is one.
 fn free_pieces(ground: &Ground, places: &Places) -> Result<Vec<(usize, Extent)>> {
     let maps = &ground.maps;
-    let none = || Error::new(Code::OutOfMemory, "no host memory for the list of free memory");
     let place = |heap: u32| places.get(heap as usize).copied().flatten();
     let runs = ground.growing().room.occupied(ground.memory_granules());
     let mut free: Vec<(usize, Extent)> = Vec::new();
@@ -93,7 +121,7 @@ fn free_pieces(ground: &Ground, places: &Places) -> Result<Vec<(usize, Extent)>>
                     break; // a segment ends inside this granule, or somebody changes it
                 }
                 if matches!(state, kind::FREE | kind::FREED) {
-                    free.try_reserve(1).map_err(|_| none())?;
+                    free.try_reserve(1).map_err(|_| no_host_memory())?;
                     free.push((n, Extent::new(off, units)));
                 }
                 unit = unit.saturating_add(units);
@@ -102,7 +130,7 @@ fn free_pieces(ground: &Ground, places: &Places) -> Result<Vec<(usize, Extent)>>
     }
     // Of free scattered blocks the pieces.
     let pieces = ground.aliases().piece_count();
-    free.try_reserve(pieces as usize + 64).map_err(|_| none())?;
+    free.try_reserve(pieces as usize + 64).map_err(|_| no_host_memory())?;
     ground.aliases().in_use(|id, granule, pieces| {
         if let Some(n) = place(maps.granule(granule).heap())
             && maps.desc(id).kind() == kind::FREED
@@ -122,10 +150,12 @@ fn free_pieces(ground: &Ground, places: &Places) -> Result<Vec<(usize, Extent)>>
 }
 
 impl Growing<'_> {
-    fn add_piece(&self, h: &mut HeapSpace, piece: Extent, idle: bool) {
-        let mut whole = 0;
-        let mut add = |run: GranuleRun| {
+    /// Adds a free piece to what its heap has. `shared`: see `shared_ties`.
+    fn add_piece(&self, h: &mut HeapSpace, piece: Extent, idle: bool, shared: &[u32]) {
+        let (mut whole, mut beside) = (0, 0);
+        let mut add = |run: GranuleRun, is_part: bool| {
             whole += u64::from(run.count);
+            beside += if is_part { 0 } else { u64::from(run.count) };
             if idle && !h.pinned {
                 h.idle.push(run);
             }
@@ -133,10 +163,12 @@ impl Growing<'_> {
         // Whole granules, but not those of ties that are partly used.
         match piece.whole() {
             None => {}
-            Some(run) if self.ties.is_empty() => add(run),
+            Some(run) if self.ties.is_empty() => add(run, false),
             Some(run) => {
-                let whole = self.ties.cut(run).into_iter().filter(Piece::is_whole);
-                whole.for_each(|p| add(p.run));
+                let is_shared = |tie: GranuleRun| !h.pinned && shared.binary_search(&tie.first).is_ok();
+                let goes = |p: &Piece| p.is_whole() || p.tie.is_some_and(is_shared);
+                let parts = self.ties.cut(run).into_iter().filter(goes);
+                parts.for_each(|p| add(p.run, !p.is_whole()));
             }
         }
         let goes = match () {
@@ -152,9 +184,9 @@ impl Growing<'_> {
         space.large += rest;
         space.large_pieces += u64::from(rest > 0);
         space.longest = space.longest.max(piece.bytes());
-        // Only the ends of a piece lie in partly used ties: the rest is side by side.
         space.granules += whole;
-        space.run = space.run.max(whole);
+        // Only the ends of a piece are parts of ties: the rest is side by side.
+        space.run = space.run.max(beside);
     }
 }
 

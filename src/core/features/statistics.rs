@@ -183,8 +183,11 @@ impl<'a> StatisticsCalls<'a> {
             let cached = s.usable.longest.max(theirs);
             // Unused granules go back to the device, to be taken again side by side: its own ones to respect the limit of
             // the pool, any to have the room.
-            let room = g.device_room().min(device_free) / GRANULE + s.usable.granules + s.others.granules;
-            let own = (most / GRANULE).saturating_add(s.usable.granules);
+            // If a limit is lower than what is reserved, that much goes back for nothing.
+            let free = s.usable.granules + s.others.granules;
+            let over = [g.device_lacks(0), g.pool_lacks(number, 0)].map(|lacks| lacks.div_ceil(GRANULE));
+            let room = (g.device_room().min(device_free) / GRANULE + free).saturating_sub(over[0]);
+            let own = (most / GRANULE).saturating_add(s.usable.granules).saturating_sub(over[1]);
             let row = g.longest_room_with(s.idle.into_iter()).saturating_sub(contiguous.into());
             (cached, cached.max(room.min(own).min(row) * GRANULE))
         } else if ground.config.mapping {

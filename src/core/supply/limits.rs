@@ -81,18 +81,42 @@ impl Growing<'_> {
         allowed
     }
 
-    /// How many more bytes the device's size and its limit allow all pools to take together.
-    pub(crate) fn device_room(&self) -> u64 {
+    /// [B] what the device's size and its limit allow all pools to have together.
+    fn device_most(&self) -> u64 {
         let limit = match self.ground.limit() {
             0 => u64::MAX,
             limit => limit,
         };
-        self.ground.config.max_alloc.min(limit).saturating_sub(self.account.taken(COMMONS).device)
+        self.ground.config.max_alloc.min(limit)
+    }
+
+    /// How many more bytes the device's size and its limit allow all pools to take together.
+    pub(crate) fn device_room(&self) -> u64 {
+        self.device_most().saturating_sub(self.account.taken(COMMONS).device)
+    }
+
+    /// How many bytes must go back before the device's size and its limit allow `bytes` to be taken. That may be more than
+    /// `bytes`: a limit can be lower than what is taken already.
+    pub(crate) fn device_lacks(&self, bytes: u64) -> u64 {
+        self.account.taken(COMMONS).device.saturating_add(bytes).saturating_sub(self.device_most())
+    }
+
+    /// The same for a pool's own limit: how many of its own bytes must go back.
+    pub(crate) fn pool_lacks(&self, pool: u32, bytes: u64) -> u64 {
+        match self.pool_limit(pool) {
+            0 => 0,
+            limit => self.account.taken(pool).pool.saturating_add(bytes).saturating_sub(limit),
+        }
+    }
+
+    /// [B] the pool's own limit; 0: it has none.
+    fn pool_limit(&self, pool: u32) -> u64 {
+        self.ground.pools().get(PoolId(pool)).map_or(0, |p| p.limit())
     }
 
     /// How many more bytes the pool's own limit allows it to have, from the device or from other pools.
     pub(crate) fn pool_room(&self, pool: u32) -> u64 {
-        match self.ground.pools().get(PoolId(pool)).map_or(0, |p| p.limit()) {
+        match self.pool_limit(pool) {
             0 => u64::MAX,
             limit => limit.saturating_sub(self.account.taken(pool).pool),
         }

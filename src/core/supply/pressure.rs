@@ -6,7 +6,7 @@ use super::super::ground::Growing;
 use super::super::heap::Source;
 use super::super::state::growth::joined;
 use super::super::state::growth::transits::Parts;
-use super::super::units::{Extent, GRANULE_SHIFT, LARGE_UNITS};
+use super::super::units::{Extent, GRANULE, GRANULE_SHIFT, LARGE_UNITS};
 use super::limits::is_limit;
 use super::search::Search;
 use super::taken::{InTransit, Of, Taken, count};
@@ -36,9 +36,9 @@ impl<'a> Search<'a> {
         let (ground, pool) = (self.ground, self.req.heap.pool());
         let mut g = ground.growing();
         let row = missing + u64::from(self.contiguous); // with a number that stays empty
-        let pool_room = g.pool_room(pool) >> GRANULE_SHIFT;
-        let room = g.device_room() >> GRANULE_SHIFT;
-        let (own, any) = (missing.saturating_sub(pool_room), missing.saturating_sub(room));
+        let bytes = missing << GRANULE_SHIFT;
+        let [own, any] =
+            [g.pool_lacks(pool, bytes), g.device_lacks(bytes)].map(|lacks| lacks.div_ceil(GRANULE));
         let in_a_row = of == Of::Ties || u64::from(g.room.longest()) >= row;
         // What the device refuses although the limits allow it may be had for less than all that is missing.
         let (least, most) = if own == 0 && any == 0 { (0, missing) } else { (any, any) };

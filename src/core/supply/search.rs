@@ -260,7 +260,8 @@ impl<'a> Search<'a> {
         match what {
             Step::Steal { same_pool, terms } => {
                 let last = self.ties && !same_pool && terms == Terms::Wait;
-                self.steal(missing, scattering, same_pool, terms) || last && self.steal_shared_ties(missing)
+                self.steal(missing, scattering, same_pool, terms)
+                    || last && self.steal_shared_ties(missing, scattering)
             }
             Step::Device => {
                 let got = self.note_refusal(|s| s.grow_tuned(missing));

@@ -169,16 +169,18 @@ impl<'a> Growing<'a> {
         (loose, free.into_iter().filter(|(tie, n)| *n == tie.count).map(|t| t.0).collect())
     }
 
-    /// Takes wholly free ties of which no heap has all, as few as have `missing` granules. Those of other pools than the taker's
-    /// may have no more than the room that its pool has: `mine` has its number and that room, in granules.
+    /// Takes wholly free ties of which no heap has all, as few as have `missing` granules; unless these may lie `apart`, one
+    /// tie that has them. Those of other pools than the taker's may have no more than the room that its pool has: `mine` has
+    /// its number and that room, in granules.
     pub(super) fn take_shared_ties(
         &mut self,
         heaps: Vec<&'static Heap>,
-        missing: u64,
+        (missing, apart): (u64, bool),
         mine: (u32, u64),
     ) -> Vec<Taken> {
         let heaps = self.merge_freed(heaps);
         let mut shared = self.free_ties(&heaps).1;
+        shared.retain(|tie| apart || u64::from(tie.count) >= missing);
         for &heap in &heaps {
             for piece in self.free_pieces(heap) {
                 let Some(tie) = piece.tie else { continue };

@@ -163,14 +163,14 @@ impl Search<'_> {
     }
 
     /// Takes free ties of which several heaps have parts, after a theft within their pool: as many as serve, with a wait for
-    /// the streams of all these heaps.
-    pub(super) fn steal_shared_ties(&mut self, missing: u64) -> bool {
+    /// the streams of all these heaps. Without `scattering`, only one that has all that is missing serves.
+    pub(super) fn steal_shared_ties(&mut self, missing: u64, scattering: bool) -> bool {
         let (ground, taker) = (self.ground, self.req.heap);
         let mine = taker.pool();
         let (mut held, claim) = {
             let mut g = ground.growing();
             let room = g.pool_room(mine) >> GRANULE_SHIFT;
-            let taken = g.take_shared_ties(ground.heaps_in(None), missing, (mine, room));
+            let taken = g.take_shared_ties(ground.heaps_in(None), (missing, scattering), (mine, room));
             let others = |t: &&Taken| t.heap.pool() != mine;
             let claim = taken.iter().filter(others).map(|t| t.granules().bytes()).sum();
             // Others must not find the same room below the pool's limit meanwhile.
@@ -192,7 +192,7 @@ impl Search<'_> {
                 if agreed && from != mine {
                     g.account.move_between(from, mine, part.bytes(), u64::from(part.count));
                 }
-                if agreed {
+                if agreed && heap.index != taker.index {
                     gained(part.bytes());
                 }
                 ground.lock(if agreed { taker } else { heap }).give(block);

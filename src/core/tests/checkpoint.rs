@@ -6,7 +6,7 @@ use super::*;
 /// A checkpoint, and what the test knows of that moment.
 pub(super) struct Saved {
     pub(super) id: CheckpointId,
-    pool: PoolId,
+    pub(super) pool: PoolId,
     blocks: Vec<Block>,
 }
 

@@ -31,6 +31,11 @@ pub(super) struct World {
     pub(super) fail_release: bool,
     /// No stream can be made to wait for another one.
     pub(super) fail_wait: bool,
+    /// The nth call from now fails, once; 0: none does.
+    pub(super) fail_nth: u32,
+    pub(super) failed: bool,
+    /// Several threads ask at once: a point may just have been given back.
+    pub(super) threads: bool,
     pub(super) content: HashMap<u32, u64>, // by granule; 0 where there is none
     pub(super) saved: HashMap<u32, u64>,
     /// What another thread does while the device is waited for, the nth time from now.
@@ -66,6 +71,12 @@ impl World {
             at = stop;
         }
         out
+    }
+    fn is_known(&self, mark: Point) -> Result<()> {
+        match self.threads && !self.marks.contains_key(&mark) {
+            true => Err(Error::new(Code::Device, "the point was given back")),
+            false => Ok(()),
+        }
     }
     /// The tie of a granule.
     pub(super) fn tie_of(&self, granule: u32) -> Option<(u32, u32)> {
@@ -103,6 +114,18 @@ impl Sim {
         check_unlocked(Called::Device);
         self.0.lock().unwrap()
     }
+    /// Whether this call is the one that fails.
+    fn fails(&self) -> Result<()> {
+        let mut w = self.world();
+        if w.fail_nth > 0 {
+            w.fail_nth -= 1;
+            if w.fail_nth == 0 {
+                w.failed = true;
+                return Err(Error::new(Code::Device, "simulated failure, once"));
+            }
+        }
+        Ok(())
+    }
     fn amid(&self, call: &str) {
         let due = self.world().amid.take_if(|a| a.0 == call);
         if let Some((_, f)) = due {
@@ -113,6 +136,7 @@ impl Sim {
 impl Points for Sim {
     fn passed(&self, mark: Point) -> Result<bool> {
         let mut w = self.world();
+        w.is_known(mark)?;
         let &(s, q, _) = &w.marks[&mark];
         if w.mute {
             return Ok(false);
@@ -126,11 +150,13 @@ impl Points for Sim {
         Ok(w.passed(s, q))
     }
     fn wait(&self, stream: u64, mark: Point) -> Result<()> {
+        self.fails()?;
         let mut w = self.world();
         w.legal(stream);
         if w.fail_wait {
             return Err(Error::new(Code::Device, "simulated failure to wait"));
         }
+        w.is_known(mark)?;
         let (s, q, mut all) = w.marks[&mark].clone();
         all.insert(s, q.max(all.get(&s).copied().unwrap_or(0)));
         let st = w.streams.entry(stream).or_default();
@@ -143,7 +169,9 @@ impl Points for Sim {
         Ok(())
     }
     fn sync(&self, mark: Point) -> Result<()> {
+        self.fails()?;
         let mut w = self.world();
+        w.is_known(mark)?;
         let &(s, q, _) = &w.marks[&mark];
         w.complete(s, q);
         Ok(())
@@ -154,6 +182,7 @@ impl Points for Sim {
 }
 impl Backing for Sim {
     fn create(&self, first: u32, count: u32) -> Result<()> {
+        self.fails()?;
         let mut w = self.world();
         w.calls += 1;
         if w.fail_create || w.taken + u64::from(count) * G > w.capacity {
@@ -174,6 +203,7 @@ impl Backing for Sim {
         Ok(())
     }
     fn release(&self, first: u32, count: u32) -> Result<()> {
+        self.fails()?;
         let mut w = self.world();
         w.calls += 1;
         for g in first..first + count {
@@ -193,7 +223,17 @@ impl Backing for Sim {
         }
         Ok(())
     }
+    fn discard(&self, first: u32, count: u32) {
+        // Tried again until it goes.
+        let fails = std::mem::take(&mut self.world().fail_release);
+        while self.release(first, count).is_err() {}
+        self.world().fail_release = fails;
+    }
+    fn discard_view(&self, offset: u64, bytes: u64) {
+        while self.unalias(offset, bytes).is_err() {}
+    }
     fn alias(&self, offset: u64, first: u32, count: u32) -> Result<()> {
+        self.fails()?;
         let mut w = self.world();
         w.calls += 1;
         if w.fail_alias {
@@ -208,6 +248,7 @@ impl Backing for Sim {
         Ok(())
     }
     fn unalias(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.fails()?;
         let mut w = self.world();
         w.calls += 1;
         let edge = |at: u64| w.shown.get(&((at / G) as u32)).map(|&p| (p, w.tie_of(p).unwrap_or((p, 1))));
@@ -221,6 +262,7 @@ impl Backing for Sim {
         Ok(())
     }
     fn save(&self, first: u32, count: u32) -> Result<()> {
+        self.fails()?;
         let w = &mut *self.world();
         for g in first..first + count {
             assert!(w.created.contains(&g));
@@ -229,6 +271,7 @@ impl Backing for Sim {
         Ok(())
     }
     fn load(&self, first: u32, count: u32) -> Result<()> {
+        self.fails()?;
         let w = &mut *self.world();
         (first..first + count).for_each(|g| _ = w.content.insert(g, w.saved[&g]));
         Ok(())
@@ -260,6 +303,7 @@ impl Backing for Sim {
         Ok(())
     }
     fn mark(&self, stream: u64) -> Result<Option<Point>> {
+        self.fails()?;
         self.amid("mark");
         let mut w = self.world();
         w.legal(stream);
@@ -283,6 +327,7 @@ impl Backing for Sim {
         self.world().recording.contains(&stream)
     }
     fn sync_all(&self) -> Result<()> {
+        self.fails()?;
         let mut w = self.world();
         assert!(w.recording.is_empty(), "the device is waited for during a capture");
         for s in w.streams.values_mut() {
@@ -297,6 +342,7 @@ impl Backing for Sim {
         Ok(())
     }
     fn sync_stream(&self, stream: u64) -> Result<()> {
+        self.fails()?;
         let mut w = self.world();
         let q = w.streams.get(&stream).map_or(0, |s| s.queued);
         w.complete(stream, q);

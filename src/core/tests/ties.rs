@@ -300,3 +300,63 @@ fn a_tie_that_two_heaps_share_goes_back_as_one() {
     assert_eq!(b.world.lock().unwrap().taken, 0);
     b.finish();
 }
+
+/// A device of 64 granules, all in one pool's ties, of which the first one (8 granules) is free, in parts in the heaps of
+/// streams 1 and 2.
+pub(super) fn with_a_shared_tie(tuning: Tuning) -> Bench {
+    let mut b = with_ties(64, 8, 1);
+    b.pond.tune(tuning);
+    while b.world.lock().unwrap().taken < 64 * G {
+        b.alloc(PoolId::DEFAULT, Some(1), 8 * G).unwrap();
+    }
+    assert_eq!(b.pond.ground().growing().ties.of(7).map(|t| (t.first, t.count)), Some((0, 8)));
+    b.free_at(0);
+    let i = b.alloc(PoolId::DEFAULT, Some(2), 3 * G).expect("in place, from the other heap");
+    b.free(i, None);
+    b
+}
+
+/// What is free of a tie in one heap and in another makes a whole, which goes back to the device and serves others.
+#[test]
+fn a_free_tie_of_two_heaps_is_told_as_free() {
+    for in_one_piece in [false, true] {
+        let mut b = with_a_shared_tie(Tuning { in_one_piece, ..Tuning::default() });
+        let q = b.pool(false);
+        let read = |p| b.pond.statistics().full(p, 0).unwrap();
+        let (all, own, other) = (read(None), read(Some(PoolId::DEFAULT)), read(Some(q)));
+        assert_eq!((all.releasable_bytes, own.releasable_bytes, other.releasable_bytes), (8 * G, 8 * G, 0));
+        assert_eq!(all.free_bytes, 8 * G);
+        let free = [all, own, other].map(|m| m.largest_free_bytes / G);
+        assert_eq!(free, [8; 3], "{in_one_piece}");
+        let i = b.alloc(q, Some(3), 8 * G).expect("as was told");
+        b.free(i, None);
+        // A part that is used is no part of what goes.
+        let mut b = with_a_shared_tie(Tuning { in_one_piece, ..Tuning::default() });
+        b.alloc(PoolId::DEFAULT, Some(2), G).unwrap();
+        let m = b.pond.statistics().full(None, 0).unwrap();
+        assert_eq!((m.releasable_bytes, m.free_bytes), (0, 7 * G));
+        b.finish();
+    }
+}
+
+/// Ties that are too small for a block in one piece stay where they are, and large handles go on.
+#[test]
+fn a_block_in_one_piece_takes_no_ties_that_do_not_serve_it() {
+    let mut b = with_a_shared_tie(Tuning { in_one_piece: true, ..Tuning::default() });
+    b.free_at(16);
+    let q = b.pool(false);
+    let reserved = |b: &Bench| b.pond.stats(Some(q)).unwrap().reserved.current / G;
+    b.alloc(q, Some(3), 17 * G).unwrap_err();
+    assert_eq!(reserved(&b), 0, "16 granules are free");
+    b.alloc(q, Some(3), 12 * G).expect("16 granules go back for it");
+    assert_eq!((reserved(&b), b.pond.ground().hints.ties_ended_at()), (12, 0));
+    b.finish();
+
+    // One that is large enough serves it.
+    let mut b = with_a_shared_tie(Tuning { in_one_piece: true, ..Tuning::default() });
+    let q = b.pool(false);
+    let waits = b.pond.order().device_waits();
+    let i = b.alloc(q, Some(3), 7 * G).expect("a tie");
+    assert_eq!((b.pieces(i).len(), b.pond.order().device_waits()), (1, waits));
+    b.finish();
+}

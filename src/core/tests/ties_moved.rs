@@ -153,6 +153,41 @@ fn ties_that_nothing_shows_go_back_beside_a_capture() {
     b.finish();
 }
 
+/// A limit may be lower than what is reserved: nothing goes back to the device that the limit would keep it from giving again.
+#[test]
+fn a_limit_below_what_is_reserved_takes_no_ties_apart() {
+    let taken = |b: &Bench| b.world.lock().unwrap().taken / G;
+    let mut b = with_ties(64, 8, 1);
+    let q = b.pool(false);
+    let i = b.alloc(q, Some(1), 16 * G).unwrap();
+    b.alloc(PoolId::DEFAULT, Some(1), 40 * G).unwrap();
+    b.free(i, None);
+    b.pond.set_limit(40 * G);
+    b.alloc(PoolId::DEFAULT, Some(2), 16 * G).expect("two ties are free");
+    assert_eq!(taken(&b), 56);
+    b.finish();
+
+    // The same of blocks in one piece, by the limits of the device and of a pool.
+    for of_pool in [false, true] {
+        let mut b = with_ties(64, 8, 1);
+        b.pond.tune(Tuning { in_one_piece: true, ..Tuning::default() });
+        for _ in 0..4 {
+            b.alloc(PoolId::DEFAULT, Some(1), 8 * G).unwrap();
+        }
+        b.free_at(0);
+        b.free_at(16);
+        match of_pool {
+            true => b.pond.pool_set_limit(PoolId::DEFAULT, 24 * G).unwrap(),
+            false => b.pond.set_limit(24 * G),
+        }
+        let told = b.pond.statistics().full(Some(PoolId::DEFAULT), 32 * G).unwrap().largest_free_bytes;
+        b.alloc(PoolId::DEFAULT, Some(1), 9 * G).unwrap_err();
+        assert_eq!((told / G, taken(&b)), (8, 32), "16 are in use");
+        b.alloc(PoolId::DEFAULT, Some(1), 8 * G).expect("as it lies");
+        b.finish();
+    }
+}
+
 /// A block over whole ties is shown, hidden and shown again as one over granules is.
 #[test]
 fn a_block_over_ties_is_exported_sleeps_and_wakes() {

@@ -1,0 +1,209 @@
+//! Threads on streams of their own that fill a small device with ties, while others trim, capture, sleep and end pools: no
+//! block overlaps another, none is handed out before the work on its memory, and in the end all goes back.
+
+use super::*;
+use std::time::{Duration, Instant};
+
+/// What threads share that allocate and free on a device of ties.
+struct Crowd {
+    pond: Pond,
+    world: Arc<Mutex<World>>,
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    taken: BTreeMap<u64, u64>,
+    dirty: Vec<(u64, u64, u64, u64)>,
+    /// Streams on which work may be queued: none that is about to end.
+    streams: BTreeSet<u64>,
+}
+
+impl Crowd {
+    fn alloc(&self, pool: PoolId, stream: Option<u64>, bytes: u64) -> Result<(u64, Vec<(u64, u64)>)> {
+        let offset = self.pond.alloc(pool, stream.unwrap_or(UNORDERED), bytes)?;
+        let mut books = self.books.lock().unwrap();
+        let w = self.world.lock().unwrap();
+        let ranges = w.behind(offset, bytes);
+        for &(a, n) in &ranges {
+            if let Some((_, &end)) = books.taken.range(..a + n).next_back() {
+                assert!(end <= a, "{bytes} bytes at {offset:#x} overlap a live block");
+            }
+            books.taken.insert(a, a + n);
+            for &(x, y, s, q) in &books.dirty {
+                if x.max(a) < y.min(a + n) && Some(s) != stream && !w.passed(s, q) {
+                    let waits = stream.and_then(|t| w.streams.get(&t)).and_then(|t| t.waits.get(&s));
+                    assert!(
+                        waits.is_some_and(|&v| v >= q),
+                        "reuse before stream {s} passed {q} (by {stream:?})"
+                    );
+                }
+            }
+        }
+        Ok((offset, ranges))
+    }
+
+    fn free(&self, (offset, ranges): (u64, Vec<(u64, u64)>), stream: Option<u64>) {
+        let mut books = self.books.lock().unwrap();
+        let mut w = self.world.lock().unwrap();
+        let users: Vec<u64> = stream.map_or_else(|| books.streams.iter().copied().collect(), |s| vec![s]);
+        for &s in &users {
+            let st = w.streams.entry(s).or_default();
+            st.queued += 1;
+            let q = st.queued;
+            for &(a, n) in &ranges {
+                books.dirty.push((a, a + n, s, q));
+            }
+        }
+        for (a, n) in ranges {
+            assert_eq!(books.taken.remove(&a), Some(a + n));
+        }
+        books.dirty.retain(|d| !w.passed(d.2, d.3));
+        drop(w);
+        drop(books);
+        self.pond.free(offset, None, None).unwrap();
+    }
+}
+
+/// A small generator of numbers.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % n
+    }
+}
+
+impl Crowd {
+    fn complete(&self, stream: u64) {
+        let mut w = self.world.lock().unwrap();
+        let q = w.streams.get(&stream).map_or(0, |s| s.queued);
+        w.complete(stream, q);
+    }
+
+    /// Allocates and frees on a stream of its own, which ends now and then; `place` is the number of the thread.
+    fn allocate(&self, pools: [PoolId; 2], place: u64, mut r: Random, until: Instant) {
+        let mut mine = Vec::new();
+        let mut stream = (place > 0).then_some(place);
+        let mut life = 0;
+        let enter = |stream: Option<u64>| self.books.lock().unwrap().streams.extend(stream);
+        enter(stream);
+        while Instant::now() < until {
+            match r.below(40) {
+                0 => {
+                    let Some(old) = stream else { continue };
+                    mine.drain(..).for_each(|b| self.free(b, stream));
+                    self.books.lock().unwrap().streams.remove(&old);
+                    stream_ends(&self.pond, old);
+                    life += 1;
+                    stream = Some(1000 * place + life);
+                    enter(stream);
+                }
+                1 => {
+                    let all: Vec<u64> = self.world.lock().unwrap().streams.keys().copied().collect();
+                    if !all.is_empty() {
+                        self.complete(all[r.below(all.len() as u64) as usize]);
+                    }
+                }
+                2..22 if mine.len() < 12 => {
+                    let bytes = match r.below(4) {
+                        0 => (1 + r.below(12)) * G,
+                        1 => 1 + r.below(4096),
+                        _ => 1 + r.below(16 * G),
+                    };
+                    match self.alloc(pools[r.below(2) as usize], stream, bytes) {
+                        Ok(b) => mine.push(b),
+                        Err(e) => assert_eq!(e.code(), Code::OutOfMemory, "{e}"),
+                    }
+                }
+                _ if !mine.is_empty() => {
+                    let at = r.below(mine.len() as u64) as usize;
+                    self.free(mine.swap_remove(at), stream);
+                }
+                _ => {}
+            }
+        }
+        mine.into_iter().for_each(|b| self.free(b, stream));
+    }
+
+    /// What others do meanwhile, with pools and streams of their own.
+    fn meddle(&self, graph: PoolId, mut r: Random, until: Instant) {
+        let (recorded, own) = (98, 99);
+        while Instant::now() < until {
+            match r.below(6) {
+                0 => _ = self.pond.empty_cache(None),
+                1 => _ = self.pond.special().trim_to(None, r.below(40) * G),
+                2 => {
+                    let Ok(id) = self.pond.captures().begin(graph, recorded) else { continue };
+                    self.world.lock().unwrap().recording.insert(recorded);
+                    std::thread::sleep(Duration::from_millis(r.below(20)));
+                    if let Ok(b) = self.alloc(graph, Some(recorded), (1 + r.below(6)) * G) {
+                        self.free(b, Some(recorded));
+                    }
+                    self.world.lock().unwrap().recording.remove(&recorded);
+                    self.pond.captures().end(id).unwrap();
+                    self.pond.captures().release(id).unwrap();
+                }
+                3 => {
+                    let p = self.pond.pool_create(0, r.below(3) == 0).unwrap();
+                    if let Ok(b) = self.alloc(p, Some(own), (1 + r.below(9)) * G) {
+                        self.free(b, Some(own));
+                    }
+                    if r.below(2) == 0 && self.pond.sleep().begin(p, false).is_ok() {
+                        let _ = self.pond.sleep().wake(p);
+                    }
+                    self.complete(own);
+                    // Busy as long as requests of others hold memory of it.
+                    let mut ended = self.pond.pool_destroy(p);
+                    for _ in 0..1000 {
+                        if ended.is_err() {
+                            std::thread::sleep(Duration::from_millis(1));
+                            ended = self.pond.pool_destroy(p);
+                        }
+                    }
+                    ended.unwrap();
+                }
+                4 => _ = self.pond.statistics().full(None, 0),
+                _ => std::thread::sleep(Duration::from_millis(r.below(5))),
+            }
+        }
+    }
+}
+
+fn run(seed: u64, time: Duration) {
+    let mut r = Random(seed);
+    let (tie, tie_growth) = (2 + r.below(14) as u32, 1 + r.below(20) as u32);
+    let config = Config { tie, tie_growth, ..config(true, 48 * G) };
+    let world = Arc::new(Mutex::new(World { capacity: 48 * G, threads: true, ..World::default() }));
+    let pond = Pond::new(config, Arc::new(Sim(world.clone()))).unwrap();
+    world.lock().unwrap().real = pond.ground().memory_granules();
+    pond.tune(Tuning { in_one_piece: r.below(4) == 0, ..Tuning::default() });
+    let pools = [PoolId::DEFAULT, pond.pool_create(0, false).unwrap()];
+    let graph = pond.pool_create(0, false).unwrap();
+    let crowd = Crowd { pond, world, books: Mutex::default() };
+    let until = Instant::now() + time;
+    std::thread::scope(|s| {
+        let c = &crowd;
+        for place in 0..4 {
+            let r = Random(r.below(u64::MAX));
+            s.spawn(move || c.allocate(pools, place, r, until));
+        }
+        let r = Random(r.below(u64::MAX));
+        s.spawn(move || c.meddle(graph, r, until));
+    });
+    let pond = &crowd.pond;
+    pond.ground().check();
+    pond.ground().backing.sync_all().unwrap();
+    pond.empty_cache(None).unwrap();
+    pond.ground().check();
+    let w = crowd.world.lock().unwrap();
+    assert_eq!((w.taken, w.created.len(), w.shown.len()), (0, 0, 0), "seed {seed}: all comes back");
+    drop(w);
+    assert_eq!(pond.stats(None).unwrap().reserved.current, 0);
+}
+
+#[test]
+fn threads_that_take_ties_from_each_other() {
+    (1..=part_of(8) as u64).for_each(|seed| run(seed, Duration::from_millis(300)));
+}
