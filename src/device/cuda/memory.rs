@@ -5,10 +5,10 @@
 
 use super::driver::Driver;
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::Map;
 use crate::base::sync::system::{Mutex, MutexGuard, lock};
 use crate::fail;
 use std::alloc::{Layout, alloc, dealloc};
-use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 
 /// How a block was allocated, and so how it is freed.
@@ -32,7 +32,7 @@ const PAGE: usize = 4096;
 /// The blocks of one device.
 pub(super) struct Blocks {
     driver: Driver,
-    live: Mutex<BTreeMap<u64, (Kind, u64)>>,
+    live: Mutex<Map<u64, (Kind, u64)>>,
 }
 
 impl Blocks {
@@ -40,7 +40,7 @@ impl Blocks {
         Blocks { driver, live: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (Kind, u64)>> {
+    fn lock(&self) -> MutexGuard<'_, Map<u64, (Kind, u64)>> {
         lock(&self.live)
     }
 
