@@ -45,6 +45,25 @@ impl<T: Sync + 'static> AtomicRef<T> {
         unsafe { p.as_ref() }
     }
 
+    /// The reference; what `make` returns if there is none yet. Of threads that make one at the same time, all get the first.
+    pub fn get_or_make(&self, make: impl FnOnce() -> Box<T>) -> &'static T {
+        if let Some(it) = self.get() {
+            return it;
+        }
+        let made = Box::into_raw(make());
+        // Release: as in `set`. Acquire: as in `get`.
+        match self.0.compare_exchange(std::ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: it came from a box, which nobody frees from here on.
+            Ok(_) => unsafe { &*made },
+            Err(first) => {
+                // SAFETY: it came from the box above, and no other thread has seen it.
+                drop(unsafe { Box::from_raw(made) });
+                // SAFETY: it is not null, and only `set` and this function store such pointers, to what is never freed.
+                unsafe { &*first }
+            }
+        }
+    }
+
     /// Sets or clears it.
     pub fn set(&self, to: Option<&'static T>) {
         let p = to.map_or(std::ptr::null_mut(), |t| std::ptr::from_ref(t).cast_mut());

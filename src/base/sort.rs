@@ -1,53 +1,38 @@
-//! A heap sort for places where time does not matter: it sorts in place, does not allocate, and is one piece of code for all
-//! types. The standard library's sorts are faster, but take 4 to 7 KB of code for each type and key.
+//! A heap sort for places where time does not matter much: it sorts in place, does not allocate, and is 0.2 to 0.4 KB of code for
+//! each type and key. The standard library's sorts are two to three times as fast, but take 4 to 9 KB.
 
-/// What is sorted, by positions.
-trait Order {
-    fn is_after(&self, a: usize, b: usize) -> bool;
-    fn swap(&mut self, a: usize, b: usize);
-}
-
-struct View<'a, T, F> {
-    all: &'a mut [T],
-    key: F,
-}
-
-impl<T, K: Ord, F: Fn(&T) -> K> Order for View<'_, T, F> {
-    fn is_after(&self, a: usize, b: usize) -> bool {
-        (self.key)(&self.all[a]) > (self.key)(&self.all[b])
-    }
-    fn swap(&mut self, a: usize, b: usize) {
-        self.all.swap(a, b);
-    }
-}
-
-/// Sorts by a key, the smallest first. The order of equal keys is not specified, but is the same for the same list.
-pub(crate) fn by_key<T, K: Ord>(all: &mut [T], key: impl Fn(&T) -> K) {
-    heapsort(all.len(), &mut View { all, key });
-}
-
+/// Sorts by a key, the smallest first. The order of equal keys is not specified, but is the same for the same list. A list
+/// that is in order is only read.
 #[inline(never)]
-fn heapsort(count: usize, all: &mut dyn Order) {
-    for root in (0..count / 2).rev() {
-        sink(root, count, all);
+pub(crate) fn by_key<T, K: Ord>(all: &mut [T], key: impl Fn(&T) -> K) {
+    if all.is_sorted_by_key(&key) {
+        return;
     }
-    for end in (1..count).rev() {
-        all.swap(0, end);
-        sink(0, end, all);
+    let count = all.len();
+    // The first half of the rounds makes a heap of it; each of the others puts the largest of those left at their end.
+    for round in (0..count + count / 2).rev() {
+        let (root, end) = if round < count {
+            all.swap(0, round);
+            (0, round)
+        } else {
+            (round - count, count)
+        };
+        sink(&mut all[..end], root, &key);
     }
 }
 
 /// Moves the element at `root` down until no child comes after it.
-fn sink(mut root: usize, end: usize, all: &mut dyn Order) {
+#[inline(always)]
+fn sink<T, K: Ord>(all: &mut [T], mut root: usize, key: &impl Fn(&T) -> K) {
     loop {
         let mut child = 2 * root + 1;
-        if child >= end {
+        if child >= all.len() {
             return;
         }
-        if child + 1 < end && all.is_after(child + 1, child) {
+        if child + 1 < all.len() && key(&all[child + 1]) > key(&all[child]) {
             child += 1;
         }
-        if !all.is_after(child, root) {
+        if key(&all[child]) <= key(&all[root]) {
             return;
         }
         all.swap(root, child);

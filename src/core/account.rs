@@ -12,6 +12,7 @@ use super::state::growth::account::Holdings;
 use super::types::{LiveAndFreed, PoolId, Stats};
 use super::units::LARGE_SHIFT;
 use crate::base::error::Result;
+use crate::base::sort;
 
 /// The account of a pond; see the head of this file.
 #[derive(Clone, Copy)]
@@ -170,7 +171,7 @@ impl<'a> Accounts<'a> {
     fn enter_active(self, ledger: &mut Ledger) {
         let ground = self.ground;
         ground.shared().changed.take(LEDGER, |i| ground.heaps().get(i).map(Heap::listed), &mut ledger.active);
-        ledger.active.sort_unstable();
+        sort::by_key(&mut ledger.active, |&i| i);
     }
 
     /// Locks all heaps that do not rest, in the order of their numbers. Meanwhile the resting ones do not change.

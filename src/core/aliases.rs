@@ -9,7 +9,9 @@
 
 use super::desc::Id;
 use super::units::{Extent, GranuleRun, GranuleSet, LARGE_UNITS, every_granule};
-use std::collections::{BTreeMap, HashMap};
+use crate::base::ordered::Map;
+use crate::base::sort;
+use std::collections::HashMap;
 
 /// Where one block lies, in the order of its addresses. Only the first piece may begin inside a granule, and only the
 /// last may end inside one.
@@ -59,7 +61,7 @@ pub(crate) struct Aliases {
     spare: Vec<u32>,
     by_pieces: HashMap<Pieces, u32>,
     by_units: HashMap<u32, Vec<u32>>,
-    gaps: BTreeMap<u32, u32>, // addresses where nothing is mapped: first granule -> count; adjacent ones are joined
+    gaps: Map<u32, u32>, // addresses where nothing is mapped: first granule -> count; adjacent ones are joined
     clock: u64,
     mapped_pieces: u64,
     most_pieces: u64,
@@ -97,7 +99,7 @@ impl Aliases {
             spare: Vec::new(),
             by_pieces: HashMap::new(),
             by_units: HashMap::new(),
-            gaps: BTreeMap::from([(room.first, room.count)]),
+            gaps: Map::from([(room.first, room.count)]),
             clock: 0,
             mapped_pieces: 0,
             most_pieces,
@@ -258,7 +260,7 @@ impl Aliases {
         let entries = self.entries.iter().enumerate();
         let mut idle: Vec<(u64, u32)> =
             entries.filter_map(|(i, e)| e.as_ref().filter(may_go).map(|e| (e.last, i as u32))).collect();
-        idle.sort_unstable();
+        sort::by_key(&mut idle, |&i| i);
         idle.truncate(idle.len().saturating_sub(keep));
         idle.into_iter().filter_map(|(_, index)| self.leave(index)).collect()
     }

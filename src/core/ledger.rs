@@ -14,7 +14,8 @@
 use super::heap::LockedHeap;
 use super::heap::counters::{ALL, Grid, KINDS, Seen, Triple};
 use super::types::Counter;
-use std::collections::{HashMap, VecDeque};
+use crate::base::ordered::Map;
+use std::collections::VecDeque;
 
 /// The peaks of one pool or device: allocated, requested, blocks; and the same with what waits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,7 +51,7 @@ pub(crate) struct Account {
 #[derive(Default)]
 pub(crate) struct Ledger {
     pub device: Account,
-    pub pools: HashMap<u32, Account>,
+    pub pools: Map<u32, Account>,
     /// The heaps that do not rest, by number.
     pub active: Vec<u32>,
     /// An empty list, kept for reuse.
@@ -211,7 +212,12 @@ fn share(left: i64, heaps: i64, all: i64, need: i64, urgent: Option<(i64, bool)>
         return first;
     }
     let others = all - urgent.map_or(0, |(n, _)| n);
-    (i128::from(left - first) * i128::from(need) / i128::from(others.max(1))) as i64
+    let (rest, others) = (left - first, others.max(1));
+    // Wide numbers only where narrow ones do not do: dividing them takes hundreds of instructions.
+    match rest.checked_mul(need) {
+        Some(product) => product / others,
+        None => (i128::from(rest) * i128::from(need) / i128::from(others)) as i64,
+    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -5,6 +5,7 @@
 
 use super::types::{PoolId, TagStats};
 use crate::base::inline::{Few, Text};
+use crate::base::sort;
 
 mod text;
 
@@ -334,7 +335,7 @@ impl WaitSums {
                 None => _ = self.each.push(OomWait { on, ..*w }),
             }
         }
-        self.each.sort_unstable_by_key(|w| w.on);
+        sort::by_key(&mut self.each, |w| w.on);
         let mut top = Few::new();
         self.each.iter().for_each(|&w| top.insert_by(w, |w: &OomWait| w.bytes));
         top

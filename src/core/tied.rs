@@ -10,6 +10,7 @@
 use super::units::{Extent, GranuleRun, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use crate::base::error::Result;
 use crate::base::mapped_array::MappedArray;
+use crate::base::sort;
 use crate::base::sync::{AtomicU32, Ordering, Ordering::Relaxed};
 
 /// For each granule the end of its tie; 0: it is in none. The marks take no memory until the first tie is made.
@@ -142,7 +143,7 @@ pub(crate) fn choose<T>(
     chosen: &mut Vec<T>,
 ) {
     chosen.clear();
-    ties.sort_by_key(|t| (run(t).count, run(t).first));
+    sort::by_key(ties, |t| (run(t).count, run(t).first));
     let mut lacks = wanted.saturating_sub(loose);
     while lacks > 0
         && let Some(last) = ties.len().checked_sub(1)

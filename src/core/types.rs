@@ -3,6 +3,7 @@
 //! Plain data. All sizes are in bytes; streams are the bits of the caller's stream, 0 the default one.
 
 use crate::base::error::{Code, Result};
+use crate::base::ordered::Key;
 use crate::fail;
 
 mod counter;
@@ -14,6 +15,15 @@ pub use memory_stats::{Flow, MemoryStats, Split};
 /// A pool of one device. The number is never reused within the device's life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId(pub u32);
+
+impl Key for PoolId {
+    fn number(self) -> u64 {
+        self.0.into()
+    }
+    fn of(number: u64) -> Self {
+        PoolId(number as u32)
+    }
+}
 
 impl PoolId {
     /// The pool that each device has from the start and that is never destroyed.

@@ -3,6 +3,8 @@
 //! A *granule* (2 MiB) is the quantum of ownership and of mapping. A *unit* of the large tier is 1/128 of it
 //! (16 KiB). Offsets of units and numbers of granules have 32 bits.
 
+use crate::base::ordered::Key;
+
 /// log2 of the bytes of a granule: 2 MiB, the mapping granularity of all CUDA devices so far.
 pub(crate) const GRANULE_SHIFT: u32 = 21;
 /// [B] of a granule.
@@ -31,6 +33,16 @@ pub struct GranuleRun {
     pub first: u32,
     /// How many there are.
     pub count: u32,
+}
+
+impl Key for GranuleRun {
+    fn number(self) -> u64 {
+        (self.first, self.count).number()
+    }
+    fn of(number: u64) -> Self {
+        let (first, count) = Key::of(number);
+        GranuleRun { first, count }
+    }
 }
 
 impl GranuleRun {

@@ -234,7 +234,7 @@ impl<'a> WaitingBlocks<'a> {
     /// The heaps in which freed blocks wait.
     fn heaps(self) -> Vec<&'static Heap> {
         let all = self.ground.waiting_heaps();
-        all.iter().filter_map(|&i| self.ground.heaps().get(i)).collect()
+        all.iter().filter_map(|i| self.ground.heaps().get(i)).collect()
     }
 
     /// Polls every heap, and the pools whose captures were released. Returns whether anything became reusable.

@@ -18,6 +18,7 @@ use super::super::state::explaining::{Explaining, Share};
 use super::super::supply::Trials;
 use super::super::types::{NO_POOL, PoolId, RETIRED, UNORDERED};
 use super::super::units::{GRANULE, LARGE_SHIFT, granule_bytes};
+use crate::base::sort;
 
 /// The most waiting blocks whose waits are read.
 const MOST_WAITS: usize = 4096;
@@ -215,13 +216,13 @@ fn note_holders(r: &mut OomReport, heaps: &mut [Share]) {
             sum
         })
     };
-    heaps.sort_unstable_by_key(|h| h.pool);
+    sort::by_key(heaps, |h| h.pool);
     for of_pool in heaps.chunk_by(|a, b| a.pool == b.pool) {
         let pool = of_pool.first().map(|h| PoolId(h.pool));
         note_holder(&mut r.pools, sum(of_pool, OomHolder { pool, ..OomHolder::default() }));
     }
     let stream = |h: &Share| Some(h.stream).filter(|&s| s != UNORDERED && s != RETIRED);
-    heaps.sort_unstable_by_key(stream);
+    sort::by_key(heaps, stream);
     for of_stream in heaps.chunk_by(|a, b| stream(a) == stream(b)) {
         let stream = of_stream.first().and_then(stream);
         note_holder(&mut r.streams, sum(of_stream, OomHolder { stream, ..OomHolder::default() }));

@@ -8,6 +8,7 @@ use super::super::types::{COMMONS, PoolId, UNORDERED};
 use super::heap_table::{HeapTable, MOST_HEAPS};
 use super::{Ground, Pool};
 use crate::base::error::{Code, Result};
+use crate::base::sort;
 use crate::fail;
 
 impl Ground {
@@ -21,7 +22,7 @@ impl Ground {
     pub(crate) fn heaps_of(&self, pool: u32) -> Vec<&'static Heap> {
         let Some(p) = self.pools.get(PoolId(pool)) else { return Vec::new() };
         let mut all = p.streams().all();
-        all.sort_unstable();
+        sort::by_key(&mut all, |&i| i);
         all.into_iter().filter_map(|i| self.heaps.get(i)).filter(|x| x.pool() == pool).collect()
     }
 

@@ -22,6 +22,7 @@ use super::state::tuned::Tuned;
 use super::tied::Tied;
 use super::units::GranuleRun;
 use crate::base::error::{Code, Result};
+use crate::base::ordered::Set;
 use crate::base::sync::{AtomicU64, Condvar, Lock, LockGuard, Mutex, MutexGuard, Ordering::Relaxed, lock};
 use crate::fail;
 use crate::locks;
@@ -29,7 +30,6 @@ use config::Numbers;
 use counts::Hints;
 use heap_table::HeapTable;
 use pool_table::PoolTable;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 #[cfg(test)]
@@ -86,7 +86,7 @@ pub(crate) struct Ground {
     sleeping: Mutex<SleepingPools, locks::Sleeping>,
     tags: Lock<Tags>,
     /// The heaps in which freed blocks wait, by number. A hint: one that is just being entered may be missing.
-    waiting: Lock<BTreeSet<u32>, locks::Waiting>,
+    waiting: Lock<Set<u32>, locks::Waiting>,
     /// Lists of the last search for memory, kept for reuse.
     scratch: Lock<Scratch>,
     /// Lists of the report of a request that found no memory. Taken while growth is locked.
@@ -122,7 +122,7 @@ impl Ground {
             checkpoints: Mutex::default(),
             sleeping: Mutex::default(),
             tags: Lock::new(Tags::default()),
-            waiting: Lock::new(BTreeSet::new()),
+            waiting: Lock::new(Set::new()),
             scratch: Lock::new(Scratch::default()),
             explaining: Mutex::default(),
             aliases: Lock::new(Aliases::new(GranuleRun::new(memory, window), config.most_pieces)),
@@ -211,7 +211,7 @@ impl Ground {
 
     /// The heaps in which freed blocks wait.
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn waiting_heaps(&self) -> LockGuard<'_, BTreeSet<u32>, locks::Waiting> {
+    pub(crate) fn waiting_heaps(&self) -> LockGuard<'_, Set<u32>, locks::Waiting> {
         self.waiting.lock()
     }
 

@@ -7,6 +7,7 @@ use super::super::types::{POOL_SLOTS, PoolId};
 use super::pool::Pool;
 use crate::base::error::{Code, Error, Result};
 use crate::base::slots::Slots;
+use crate::base::sort;
 use crate::base::sync::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// The pools of a pond; see the head of this file.
@@ -44,7 +45,7 @@ impl PoolTable {
     pub(crate) fn ids(&self) -> Vec<PoolId> {
         let ids = self.all().map(|p| PoolId(p.id()));
         let mut live: Vec<PoolId> = ids.filter(|&id| self.get(id).is_some()).collect();
-        live.sort_unstable();
+        sort::by_key(&mut live, |&id| id);
         live
     }
 

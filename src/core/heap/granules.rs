@@ -6,6 +6,7 @@ use super::super::desc::{ALIAS, GranuleUse, Id, kind};
 use super::super::shape::Tier;
 use super::super::units::{Extent, GranuleRun, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::{HeapState, LockedHeap};
+use crate::base::sort;
 use std::ops::DerefMut;
 
 /// A free block. It is either in a heap's bins or, if it begins at a granule and no heap owns it, held by the operation
@@ -152,7 +153,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             into.push(FreeBlock { part: Extent::new(d.off(), d.units()), id });
             true
         });
-        into.sort_unstable();
+        into.sort_unstable(); // each search of a scattered block sorts it
     }
 
     /// Takes exactly these pieces, if `free` (a `free_list`) covers them all; returns the first one, to which the others are
@@ -169,7 +170,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         // From the highest down: the remainder in front of a piece keeps the block's id.
         order.clear();
         order.extend_from_slice(pieces);
-        order.sort_unstable_by_key(|p| std::cmp::Reverse(p.off));
+        sort::by_key(order, |p| std::cmp::Reverse(p.off));
         let mut first = 0;
         for &part in order.iter() {
             let piece = holder(free, part).and_then(|id| self.carve(id, part));

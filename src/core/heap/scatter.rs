@@ -6,6 +6,7 @@ use super::super::tied::{Part, Tied, choose};
 use super::super::units::{Extent, GranuleRun, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::granules::FreeBlock;
 use super::{HeapState, LockedHeap};
+use crate::base::sort;
 use std::cmp::Reverse;
 use std::ops::DerefMut;
 
@@ -91,7 +92,7 @@ const FEW: usize = 3;
 
 /// Adds the smallest of `runs` to `pieces` until they have `units`.
 fn smallest_first(runs: &mut [GranuleRun], units: u32, pieces: &mut Vec<Extent>) {
-    runs.sort_unstable_by_key(|r| (r.count, r.first));
+    sort::by_key(runs, |r| (r.count, r.first));
     let mut left = units;
     for run in runs.iter() {
         let units = left.min(run.extent().units);
@@ -105,7 +106,7 @@ fn smallest_first(runs: &mut [GranuleRun], units: u32, pieces: &mut Vec<Extent>)
 /// Adds as few of `runs` to `pieces` as have `units` together.
 fn fewest(runs: &mut [GranuleRun], units: u32, pieces: &mut Vec<Extent>) {
     // The largest first; of equal ones the lowest.
-    runs.sort_unstable_by_key(|r| (Reverse(r.count), r.first));
+    sort::by_key(runs, |r| (Reverse(r.count), r.first));
     let mut left = units;
     let mut rest = &runs[..];
     while let [run, smaller @ ..] = rest {
@@ -169,8 +170,8 @@ impl Edges {
                 self.tails.push(Edge { units: end - to, at: to });
             }
         }
-        self.heads.sort_unstable();
-        self.tails.sort_unstable();
+        sort::by_key(&mut self.heads, |&e| e);
+        sort::by_key(&mut self.tails, |&e| e);
         sum
     }
 

@@ -12,12 +12,13 @@
 use super::backing::{Backing, Point};
 use super::types::{EVERY, PoolId, RETIRED, UNORDERED};
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::Map;
 use crate::base::sync::{
     AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering::Acquire, Ordering::Relaxed, lock,
 };
 use crate::fail;
 use crate::locks;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 mod captured;
@@ -68,7 +69,7 @@ struct Streams {
 #[derive(Default)]
 struct Recording {
     /// Captured streams, and the pool that serves each.
-    routes: BTreeMap<u64, PoolId>,
+    routes: Map<u64, PoolId>,
     /// Streams on which a thread is making a point, or for which it waits; `EVERY` for the device.
     marking: Vec<u64>,
 }

@@ -1,7 +1,7 @@
 //! The live captures of a device: those that are recording, and those whose graphs may still be replayed.
 
 use super::super::types::PoolId;
-use std::collections::BTreeMap;
+use crate::base::ordered::Map;
 
 /// Names a capture of one device; never reused.
 pub type CaptureId = u64;
@@ -17,7 +17,7 @@ pub(crate) struct Capture {
 /// All captures of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Captures {
-    pub alive: BTreeMap<CaptureId, Capture>,
+    pub alive: Map<CaptureId, Capture>,
     last: CaptureId,
 }
 

@@ -3,7 +3,7 @@
 
 use super::super::aliases::Shown;
 use super::super::units::GranuleRun;
-use std::collections::BTreeMap;
+use crate::base::ordered::Map;
 
 /// The sleeping memory of a pool.
 #[derive(Debug, Default)]
@@ -29,4 +29,4 @@ impl SleepingMemory {
 }
 
 /// Sleeping memory, by pool.
-pub(crate) type SleepingPools = BTreeMap<u32, SleepingMemory>;
+pub(crate) type SleepingPools = Map<u32, SleepingMemory>;

@@ -2,12 +2,12 @@
 
 use super::super::shape::Class;
 use super::super::types::TagStats;
-use std::collections::BTreeMap;
+use crate::base::ordered::Map;
 
 /// The sums of each tag that was ever used.
 #[derive(Debug, Default)]
 pub(crate) struct Tags {
-    sums: BTreeMap<u16, TagStats>,
+    sums: Map<u16, TagStats>,
 }
 
 /// A block with a tag.

@@ -12,8 +12,8 @@ use super::super::state::growth::transits::Parts;
 use super::super::tied::choose;
 use super::super::types::COMMONS;
 use super::super::units::{Extent, GranuleRun, GranuleSet};
+use crate::base::ordered::{Map, Set};
 use crate::base::sort;
-use std::collections::{BTreeMap, BTreeSet};
 
 /// Free memory that was taken out of a heap.
 #[derive(Clone, Copy)]
@@ -93,13 +93,13 @@ impl<'a> Growing<'a> {
     pub(super) fn take_free(&mut self, heaps: Vec<&'static Heap>, most: u64, of: Of) -> Vec<Taken> {
         let heaps = self.merge_freed(heaps);
         let chosen = match self.ties.is_empty() {
-            true => BTreeSet::new(),
+            true => Set::new(),
             false => self.choose_free_ties(&heaps, most, of),
         };
         let of_ties: u64 = chosen.iter().map(|t| u64::from(t.count)).sum();
         let mut left = if of == Of::Ties { 0 } else { most.saturating_sub(of_ties) };
         let mut taken = Vec::new();
-        let mut cut = BTreeSet::new(); // ties of which a heap has only some
+        let mut cut = Set::new(); // ties of which a heap has only some
         for &heap in &heaps {
             let mut h = self.ground.lock(heap);
             let mut runs = Vec::new();
@@ -133,7 +133,7 @@ impl<'a> Growing<'a> {
 
     /// The ties that are taken if `most` granules are: ties that are wholly free, if need be in several heaps, where loose
     /// granules are not enough.
-    fn choose_free_ties(&self, heaps: &[&'static Heap], most: u64, of: Of) -> BTreeSet<GranuleRun> {
+    fn choose_free_ties(&self, heaps: &[&'static Heap], most: u64, of: Of) -> Set<GranuleRun> {
         let (loose, free) = self.free_ties(heaps);
         let loose = if of == Of::Ties { 0 } else { loose };
         // Those that no idle range shows go back without a wait for the device, which a capture forbids.
@@ -156,8 +156,8 @@ impl<'a> Growing<'a> {
     }
 
     /// How many free granules lie in no tie, and the ties that are wholly free, if need be in several heaps.
-    fn free_ties(&self, heaps: &[&'static Heap]) -> (u64, BTreeSet<GranuleRun>) {
-        let (mut loose, mut free) = (0, BTreeMap::<GranuleRun, u32>::new());
+    fn free_ties(&self, heaps: &[&'static Heap]) -> (u64, Set<GranuleRun>) {
+        let (mut loose, mut free) = (0, Map::<GranuleRun, u32>::new());
         for &heap in heaps {
             for piece in self.free_pieces(heap) {
                 match piece.tie {
@@ -198,7 +198,7 @@ impl<'a> Growing<'a> {
             let room = if own { u64::MAX } else { left };
             if u64::from(tie.count) <= room {
                 left -= if own { 0 } else { u64::from(tie.count) };
-                self.take_cut_ties(&heaps, &BTreeSet::from([tie]), &mut taken);
+                self.take_cut_ties(&heaps, &Set::from([tie]), &mut taken);
             }
         }
         taken
@@ -210,8 +210,8 @@ impl<'a> Growing<'a> {
     }
 
     /// Takes ties of which several heaps have parts (after a theft or a restore), if all their parts are free.
-    fn take_cut_ties(&self, heaps: &[&'static Heap], ties: &BTreeSet<GranuleRun>, taken: &mut Vec<Taken>) {
-        let mut parts: BTreeMap<GranuleRun, Vec<Taken>> = BTreeMap::new();
+    fn take_cut_ties(&self, heaps: &[&'static Heap], ties: &Set<GranuleRun>, taken: &mut Vec<Taken>) {
+        let mut parts: Map<GranuleRun, Vec<Taken>> = Map::new();
         for &heap in heaps {
             let mut h = self.ground.lock(heap);
             let mut runs = Vec::new();

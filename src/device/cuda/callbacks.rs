@@ -4,9 +4,9 @@ use super::context::CallbackMark;
 use super::driver::Driver;
 use crate::base::error::{Error, Result};
 use crate::base::loaded;
+use crate::base::ordered::Map;
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::StreamCallback;
-use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -18,12 +18,12 @@ struct Waiting {
 
 struct Callbacks {
     next: usize,
-    waiting: BTreeMap<usize, Waiting>,
+    waiting: Map<usize, Waiting>,
 }
 
 /// Callbacks by number. The driver gets the number instead of a pointer, so a callback that it calls late, or never
 /// because the stream failed, touches no freed memory.
-static CALLBACKS: Mutex<Callbacks> = Mutex::new(Callbacks { next: 1, waiting: BTreeMap::new() });
+static CALLBACKS: Mutex<Callbacks> = Mutex::new(Callbacks { next: 1, waiting: Map::new() });
 
 /// The function that the driver calls; its data is the number.
 unsafe extern "C" fn arrive(data: *mut c_void) {

@@ -20,11 +20,11 @@ use super::fabric::{self, Fabric};
 use super::granted::Granted;
 use super::slots::{Arrears, Granule, Opened, State};
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::Map;
 use crate::base::sync::system::{Mutex, MutexGuard, lock};
 use crate::device::{GRANULE, Run};
 use crate::fail;
 use crate::locks;
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -55,10 +55,10 @@ impl Granules {
             window: 0,
             // Twice as many numbers as granules of memory: sleeping memory keeps its numbers.
             granules: vec![Granule::Absent; (2 * capacity / GRANULE) as usize],
-            ties: BTreeMap::new(),
+            ties: Map::new(),
             slots: Vec::new(),
             arrears: Arrears { handles: granted.left.into_iter().collect(), ..Arrears::default() },
-            opened: BTreeMap::new(),
+            opened: Map::new(),
             readers: vec![physical.device],
             guests: Vec::new(),
             former_guests: Vec::new(),
@@ -213,7 +213,7 @@ impl Granules {
         let mut stale = std::mem::take(&mut s.arrears.stale);
         while let Some(slot) = stale.pop_first() {
             let mapping = s.mapping(slot);
-            stale.retain(|i| !mapping.contains(i));
+            stale.retain(|i| !mapping.contains(&i));
             if let Err(e) = self.hide(s, mapping.clone()) {
                 s.arrears.stale.extend(mapping);
                 done = Err(e);

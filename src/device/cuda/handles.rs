@@ -15,11 +15,12 @@
 
 use super::driver::{Context, Driver};
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::{Map, Set};
 use crate::base::sync::pause;
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::{NO_STREAM, StreamKind};
 use crate::fail;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -37,18 +38,18 @@ const KEPT: usize = 1024;
 /// The streams, or the events, that were created here.
 #[derive(Default)]
 struct Handles {
-    live: BTreeSet<u64>,
+    live: Set<u64>,
     ended: VecDeque<u64>,
 }
 
 /// Which device of the type created a stream or an event, by ordinal. What is not listed was created elsewhere.
 #[derive(Default)]
 pub(super) struct MadeBy {
-    streams: Mutex<BTreeMap<u64, usize>>,
+    streams: Mutex<Map<u64, usize>>,
     /// Also whether it is live: an event of another device may be waited for.
-    events: Mutex<BTreeMap<u64, (usize, bool)>>,
+    events: Mutex<Map<u64, (usize, bool)>>,
     /// The primary contexts of open devices, by the number of the card.
-    contexts: Mutex<BTreeMap<usize, Context>>,
+    contexts: Mutex<Map<usize, Context>>,
 }
 
 impl MadeBy {
@@ -72,28 +73,28 @@ pub(super) struct HandleTable {
     streams: Mutex<Handles>,
     events: Mutex<Handles>,
     /// The events that note the time, live and ended, each with whether it was recorded.
-    timed: Mutex<BTreeMap<u64, bool>>,
+    timed: Mutex<Map<u64, bool>>,
     /// Whether there ever was an event that notes the time.
     any_timed: AtomicBool,
     /// The kinds of the streams that were created here, live and ended. A stream that is not listed has the default
     /// kind.
-    kinds: Mutex<BTreeMap<u64, StreamKind>>,
+    kinds: Mutex<Map<u64, StreamKind>>,
     /// Whether the program has promised to announce the end of each stream that it creates, or to end none.
     announced: AtomicBool,
     /// With that promise: streams that were created elsewhere and about which the driver has been asked whether they
     /// are captured.
-    seen: Mutex<BTreeSet<u64>>,
+    seen: Mutex<Set<u64>>,
     /// Streams of announced captures. They exist at least until their captures have ended.
-    watched: Mutex<BTreeSet<u64>>,
+    watched: Mutex<Set<u64>>,
     /// Streams that were created elsewhere, and belonged to our context when the driver was last asked.
-    ours: Mutex<BTreeSet<u64>>,
+    ours: Mutex<Set<u64>>,
     /// The contexts of the others. A handle has several if it came again in another context. Streams that have ended
     /// since are still listed: all work of their contexts is waited for instead.
-    theirs: Mutex<BTreeMap<u64, BTreeSet<Context>>>,
+    theirs: Mutex<Map<u64, Set<Context>>>,
     /// Streams that were created here and have been made known to the order of memory, which has given up what it knew
     /// of an earlier stream with the same handle. A stream that was ended here stays listed until the driver gets its
     /// handle back.
-    known: Mutex<BTreeSet<u64>>,
+    known: Mutex<Set<u64>>,
     /// Streams that were created elsewhere, and about which threads are asking the driver now.
     asked: Mutex<Vec<u64>>,
     /// Streams of ours that wait for streams of other contexts.
@@ -209,14 +210,14 @@ impl HandleTable {
         if self.capture_id(0)?.is_some() {
             return Ok(Some(0));
         }
-        let own: Vec<u64> = lock(&self.streams).live.iter().copied().collect();
+        let own: Vec<u64> = lock(&self.streams).live.iter().collect();
         for s in own {
             if self.driver.capture_id(s)?.is_some() {
                 return Ok(Some(s));
             }
         }
-        let watched: Vec<u64> = lock(&self.watched).iter().copied().collect();
-        let seen = watched.into_iter().chain(lock(&self.seen).iter().copied()).collect::<BTreeSet<u64>>();
+        let watched: Vec<u64> = lock(&self.watched).iter().collect();
+        let seen = watched.into_iter().chain(lock(&self.seen).iter()).collect::<Set<u64>>();
         for s in seen {
             match self.ask_elsewhere(s) {
                 Ok(None) => {}

@@ -5,10 +5,10 @@
 
 use super::driver::Driver;
 use crate::base::error::{Code, Result};
+use crate::base::ordered::Map;
 use crate::base::pages::Pages;
 use crate::base::sync::system::{Mutex, MutexGuard, lock};
 use crate::fail;
-use std::collections::BTreeMap;
 
 /// How a block was allocated, and so how it is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) enum Kind {
 /// The blocks of one device.
 pub(super) struct Blocks {
     driver: Driver,
-    live: Mutex<BTreeMap<u64, (Kind, u64)>>,
+    live: Mutex<Map<u64, (Kind, u64)>>,
 }
 
 impl Blocks {
@@ -36,7 +36,7 @@ impl Blocks {
         Blocks { driver, live: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (Kind, u64)>> {
+    fn lock(&self) -> MutexGuard<'_, Map<u64, (Kind, u64)>> {
         lock(&self.live)
     }
 

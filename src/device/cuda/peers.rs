@@ -4,13 +4,13 @@ use super::card::Card;
 use super::granules::Granules;
 use super::pool::Pool;
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::Map;
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::{self, Device, StreamId};
-use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 /// The open devices of the type, by ordinal.
-pub(super) type Siblings = Arc<Mutex<BTreeMap<usize, Weak<Peers>>>>;
+pub(super) type Siblings = Arc<Mutex<Map<usize, Weak<Peers>>>>;
 
 /// A device as its siblings see it.
 pub(super) struct Peers {
@@ -18,7 +18,7 @@ pub(super) struct Peers {
     granules: Option<Arc<Granules>>,
     pool: Option<Arc<Pool>>,
     /// Whether this device's context reaches another device's memory, by ordinal, where that is certain.
-    reaches: Mutex<BTreeMap<usize, bool>>,
+    reaches: Mutex<Map<usize, bool>>,
     siblings: Siblings,
 }
 

@@ -5,13 +5,13 @@ use super::card::Card;
 use super::granules::{Granules, Source};
 use super::mapping::Mapping;
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::Map;
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::GRANULE;
 use crate::device::Run;
 use crate::device::sharing::{self, DmaBufs, Exported, Fabric, Imported, Piece, SharedKind};
 use crate::fail;
 use cudarc::driver::sys::CUdevice_attribute;
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub(super) struct Sharing {
     mapping: Option<Arc<Mapping>>,
     reach: Reach,
     /// Open segments of other processes: address -> how often each is open.
-    segments: Mutex<BTreeMap<u64, u32>>,
+    segments: Mutex<Map<u64, u32>>,
 }
 
 impl Sharing {

@@ -5,9 +5,9 @@
 
 use super::fabric::Fabric;
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::{Map, Set};
 use crate::device::{GRANULE, Run, slots_of};
 use crate::fail;
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// A granule; of a tie the first one, which speaks for all of it.
@@ -31,7 +31,7 @@ pub(super) enum Granule {
 #[derive(Default)]
 pub(super) struct Arrears {
     /// Slots that still map something but should map nothing.
-    pub stale: BTreeSet<usize>,
+    pub stale: Set<usize>,
     /// Handles that should have been released.
     pub handles: Vec<u64>,
 }
@@ -58,12 +58,12 @@ pub(super) struct State {
     pub window: u64, // address; 0: none
     pub granules: Vec<Granule>,
     /// By the first granule: of how many the tie is.
-    pub ties: BTreeMap<usize, usize>,
+    pub ties: Map<usize, usize>,
     /// For each slot of the window, the number of the granule mapped there plus one; 0: none.
     pub slots: Vec<u32>,
     pub arrears: Arrears,
     /// Mapped memory of other processes, by address.
-    pub opened: BTreeMap<u64, Opened>,
+    pub opened: Map<u64, Opened>,
     /// The devices that may use the memory; this one first.
     pub readers: Vec<i32>,
     /// More of them, which nobody has asked for: where the driver refuses one, they are forgotten.

@@ -14,11 +14,11 @@ use super::memory::Budget;
 use super::pages;
 use crate::base::descriptor::Descriptor;
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::Map;
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::sharing::{Exported, Imported, Piece, SharedKind};
 use crate::device::{GRANULE, Run, slots_of};
 use crate::fail;
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ struct State {
     /// Other processes may have the file: it never shrinks, and is replaced when the window is closed.
     exported: bool,
     /// The mappings that `open` has made: address -> bytes.
-    opened: BTreeMap<u64, u64>,
+    opened: Map<u64, u64>,
     granules: Vec<Granule>,
     window: u64,     // address; 0: none
     slots: Vec<u32>, // for each granule of the window: the number of the granule mapped there + 1, 0 for none; BUSY
@@ -112,7 +112,7 @@ impl Granules {
         let state = State {
             file: Some(Arc::new(memory_file(span)?)),
             exported: false,
-            opened: BTreeMap::new(),
+            opened: Map::new(),
             granules: vec![Granule::Absent; (span / GRANULE) as usize],
             window: 0,
             slots: Vec::new(),

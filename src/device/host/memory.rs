@@ -7,10 +7,10 @@
 use super::options::machine_memory;
 use super::pages;
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::Map;
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::GRANULE;
 use crate::fail;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many bytes one device may still allocate.
@@ -84,11 +84,11 @@ pub(super) struct Pinned {
 }
 
 /// The blocks of all devices of a type, by address.
-pub(super) struct Blocks(Mutex<BTreeMap<u64, Block>>);
+pub(super) struct Blocks(Mutex<Map<u64, Block>>);
 
 impl Blocks {
     pub(super) fn new() -> Self {
-        Blocks(Mutex::new(BTreeMap::new()))
+        Blocks(Mutex::new(Map::new()))
     }
 
     /// Zeroed memory from the system, at a multiple of the power of two that it fits into, from a page to 2 MiB: blocks
@@ -140,7 +140,7 @@ impl Blocks {
         Self::find(&lock(&self.0), ordinal, kind, addr, bytes)
     }
 
-    fn find(map: &BTreeMap<u64, Block>, ordinal: usize, kind: Kind, addr: u64, bytes: u64) -> Result<()> {
+    fn find(map: &Map<u64, Block>, ordinal: usize, kind: Kind, addr: u64, bytes: u64) -> Result<()> {
         let Some(block) = map.get(&addr) else {
             fail!(Code::UnknownPointer, "{addr:#x} is not a live block of this device type");
         };

@@ -1,18 +1,18 @@
 //! Stream callbacks that were handed to plugins.
 
 use crate::base::error::{Code, Error};
+use crate::base::ordered::Map;
 use crate::base::sync::system::Mutex;
 use crate::device::StreamCallback;
 use crate::paddle::abi::{C_Device, C_Status, C_Stream};
 use crate::runtime::lock;
-use std::collections::BTreeMap;
 use std::ffi::c_void;
 
 /// Callbacks that plugins have not called yet.
 #[derive(Default)]
 struct Callbacks {
     last: usize,
-    waiting: BTreeMap<usize, StreamCallback>,
+    waiting: Map<usize, StreamCallback>,
 }
 
 impl Callbacks {
@@ -25,7 +25,7 @@ impl Callbacks {
 
 /// Callbacks by number. A plugin gets the number instead of a pointer: if it calls twice, or after a failure, nothing
 /// is found.
-static CALLBACKS: Mutex<Callbacks> = Mutex::new(Callbacks { last: 0, waiting: BTreeMap::new() });
+static CALLBACKS: Mutex<Callbacks> = Mutex::new(Callbacks { last: 0, waiting: Map::new() });
 
 /// Stores a callback; returns its number, for the plugin.
 pub(super) fn add(callback: StreamCallback) -> usize {

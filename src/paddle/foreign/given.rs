@@ -6,9 +6,9 @@
 //! plugin's memory all the same.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::Map;
 use crate::base::sync::system::Mutex;
 use crate::runtime::lock;
-use std::collections::BTreeMap;
 
 /// A piece of memory, as the plugin knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ struct Given {
 
 /// The pieces of one address space.
 #[derive(Default)]
-pub(super) struct Pieces(Mutex<BTreeMap<u64, Given>>); // by the address where the plugin's piece begins
+pub(super) struct Pieces(Mutex<Map<u64, Given>>); // by the address where the plugin's piece begins
 
 impl Pieces {
     /// Enters a piece that the plugin has just handed out; the library uses it from `start` on.

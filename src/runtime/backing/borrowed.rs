@@ -6,10 +6,10 @@
 //! called.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::Map;
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::{EventId, Streams};
 use crate::fail;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 struct BorrowedEvent {
@@ -20,8 +20,8 @@ struct BorrowedEvent {
 
 #[derive(Default)]
 struct State {
-    by_number: BTreeMap<u64, BorrowedEvent>,
-    by_event: BTreeMap<EventId, u64>,
+    by_number: Map<u64, BorrowedEvent>,
+    by_event: Map<EventId, u64>,
     last: u64,
 }
 

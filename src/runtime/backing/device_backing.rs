@@ -10,6 +10,7 @@ use super::points::Points;
 use super::refused::Refused;
 use super::segments::Segments;
 use crate::base::error::Result;
+use crate::base::ordered::{Map, Set};
 use crate::base::sync::levels::{Called, check_unlocked};
 use crate::base::sync::system::{Mutex, lock};
 use crate::base::sync::thread_token;
@@ -18,7 +19,6 @@ use crate::device::{Device, EventId, Mapping, StreamId};
 use crate::runtime::entry::reentry::InCall;
 use crate::runtime::entry::usage::{Pass, Usage};
 use crate::runtime::watch::observe::Observers;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -39,11 +39,11 @@ pub(crate) struct DeviceBacking {
     pub(super) dead: Mutex<Vec<EventId>>, // events that the caller has destroyed, to be destroyed with the next call
     pub(crate) points: Points,
     pub(crate) segments: Segments,
-    pub(super) saved: Mutex<BTreeMap<u32, Kept>>, // contents of sleeping granules, by the first granule
+    pub(super) saved: Mutex<Map<u32, Kept>>, // contents of sleeping granules, by the first granule
     pub(super) refused_kept: Mutex<Vec<Kept>>, // of copies that are over: what the device refused to take back
     pub(super) refused: Refused,               // granules that the device did not take back
     pub(super) views: Refused,                 // addresses that are still mapped, though nobody uses them
-    pub(super) streams: Mutex<BTreeSet<StreamId>>,
+    pub(super) streams: Mutex<Set<StreamId>>,
     owner: OnceLock<(u32, String)>, // the number and the name of the device
 }
 
@@ -80,7 +80,7 @@ impl DeviceBacking {
             refused_kept: Mutex::default(),
             refused: Refused::default(),
             views: Refused::default(),
-            streams: Mutex::new(BTreeSet::from([0])),
+            streams: Mutex::new(Set::from([0])),
             owner: OnceLock::new(),
         }
     }

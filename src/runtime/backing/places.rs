@@ -4,10 +4,10 @@
 //! segment has its own address; the first, which is usually the only one and begins at offset 0, is looked up like a window.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::Map;
 use crate::base::published::Published;
 use crate::base::sync::system::RwLock;
 use crate::locks;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The addresses of offsets. Reading the window, or the first segment, takes no lock.
@@ -27,9 +27,9 @@ struct Near {
 
 #[derive(Default)]
 struct More {
-    by_offset: BTreeMap<u64, (u64, u64)>, // offset -> (address, bytes)
-    by_addr: BTreeMap<u64, (u64, u64)>,   // address -> (offset, bytes)
-    first: Option<(u64, u64)>,            // offset and address of the first segment ever
+    by_offset: Map<u64, (u64, u64)>, // offset -> (address, bytes)
+    by_addr: Map<u64, (u64, u64)>,   // address -> (offset, bytes)
+    first: Option<(u64, u64)>,       // offset and address of the first segment ever
 }
 
 impl Places {

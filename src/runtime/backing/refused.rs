@@ -7,9 +7,10 @@
 //! device: the pond's numbers are free again, and a request that wants to use them must learn that it cannot do so yet.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::Map;
+use crate::base::sort;
 use crate::base::sync::system::{Condvar, Mutex, lock};
 use crate::fail;
-use std::collections::BTreeMap;
 
 /// A run of granules that were to be given back.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +32,7 @@ struct Entry {
 /// All refused runs, by their first granule.
 #[derive(Default)]
 pub(super) struct Refused {
-    all: Mutex<BTreeMap<u64, Entry>>,
+    all: Mutex<Map<u64, Entry>>,
     answered: Condvar,
 }
 
@@ -50,7 +51,7 @@ impl Refused {
                 (first, e.run)
             })
             .collect();
-        open.reverse();
+        sort::by_key(&mut open, |o| std::cmp::Reverse(o.0));
         Asking { of: self, open }
     }
 

@@ -7,12 +7,12 @@
 //! compared with the call to the device.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::Map;
 use crate::base::sync::system::{Mutex, lock};
 use crate::fail;
 use crate::locks;
 use crate::runtime::entry::reentry;
 use crate::runtime::watch::numbers;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What happens to a range of addresses.
@@ -33,7 +33,7 @@ fn call(callback: &SegmentCallback, what: Segment, addr: u64, bytes: u64) {
 
 #[derive(Default)]
 struct State {
-    live: BTreeMap<u64, u64>, // address -> bytes, as they were added
+    live: Map<u64, u64>, // address -> bytes, as they were added
     listeners: Listeners,
     closed: bool,
 }

@@ -23,13 +23,13 @@ impl DeviceBacking {
 
     /// The default stream, and the streams that were created here and have not ended.
     pub(crate) fn made_here(&self) -> Vec<StreamId> {
-        lock(&self.streams).iter().copied().collect()
+        lock(&self.streams).iter().collect()
     }
 
     /// Calls `each` for every one of them, with nothing locked, and without a list of them: the host may have no memory for
     /// it.
     pub(crate) fn each_made_here(&self, each: &mut dyn FnMut(StreamId)) {
-        let after = |last| lock(&self.streams).range((last, Unbounded)).next().copied();
+        let after = |last| lock(&self.streams).range((last, Unbounded)).next();
         let mut at = after(Unbounded);
         while let Some(stream) = at {
             each(stream);

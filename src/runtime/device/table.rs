@@ -5,6 +5,7 @@
 //! destructor or a thread that comes late get a status without a lock or a count on the hot path.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::slots::AtomicRef;
 use crate::runtime::device::state::DeviceState;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,9 +15,10 @@ const CHUNK: usize = 256;
 /// Chunks at most: 65 536 openings in one process.
 const CHUNKS: usize = 256;
 
-type Chunk = Box<[OnceLock<Arc<DeviceState>>]>;
+type Chunk = [OnceLock<Arc<DeviceState>>; CHUNK];
 
-static TABLE: [OnceLock<Chunk>; CHUNKS] = [const { OnceLock::new() }; CHUNKS];
+// All zeros, so that the table takes no room in a program's file.
+static TABLE: [AtomicRef<Chunk>; CHUNKS] = [const { AtomicRef::none() }; CHUNKS];
 static NEXT: AtomicU32 = AtomicU32::new(0);
 /// Devices below this number have all ended.
 static FIRST: AtomicU32 = AtomicU32::new(0);
@@ -47,7 +49,7 @@ pub(crate) fn keep(state: &Arc<DeviceState>) {
     if state.device().facts().own_addresses {
         OWN_ADDRESSES.store(true, Ordering::Relaxed);
     }
-    let chunk = TABLE[id / CHUNK].get_or_init(|| (0..CHUNK).map(|_| OnceLock::new()).collect());
+    let chunk = TABLE[id / CHUNK].get_or_make(|| Box::new([const { OnceLock::new() }; CHUNK]));
     let _ = chunk[id % CHUNK].set(state.clone());
 }
 

@@ -16,7 +16,9 @@
 
 use crate::base::clock;
 use crate::base::fork;
+use crate::base::ordered::Map;
 use crate::base::slots::{ByNumber, Numbered};
+use crate::base::sort;
 use crate::base::sync::system::{Mutex, lock};
 use crate::core::{Heap, HeapPath, Notes, Pool, PoolId, PoolRef};
 use crate::locks;
@@ -25,7 +27,6 @@ use crate::runtime::memory::fast_paths;
 use crate::runtime::memory::pooled::Pooled;
 use crate::runtime::memory::state::Memory;
 use crate::runtime::watch::event::thread_word;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A pool that was looked up.
@@ -54,15 +55,15 @@ const RETIRED: u64 = 1;
 
 /// All entries.
 struct Entries {
-    by_number: BTreeMap<u64, &'static Entry>,
+    by_number: Map<u64, &'static Entry>,
     /// The numbers of each pool, by the address of its slot.
-    by_pool: BTreeMap<usize, Vec<u64>>,
+    by_pool: Map<usize, Vec<u64>>,
     /// Retired entries, by the address of their pool's slot.
-    retired: BTreeMap<usize, Vec<&'static Entry>>,
+    retired: Map<usize, Vec<&'static Entry>>,
 }
 
 static ENTRIES: Mutex<Entries, locks::HandleCache> =
-    Mutex::new(Entries { by_number: BTreeMap::new(), by_pool: BTreeMap::new(), retired: BTreeMap::new() });
+    Mutex::new(Entries { by_number: Map::new(), by_pool: Map::new(), retired: Map::new() });
 
 fn key(pool: &'static Pool) -> usize {
     std::ptr::from_ref(pool).addr()
@@ -239,7 +240,7 @@ pub(crate) fn bypass_everything() {
         forget_all();
         entries.by_number.values().map(|e| e.pooled).collect()
     };
-    all.sort_unstable_by_key(|p| std::ptr::from_ref(*p).addr());
+    sort::by_key(&mut all, |p| std::ptr::from_ref(*p).addr());
     all.dedup_by_key(|p| std::ptr::from_ref(*p).addr());
     all.into_iter().for_each(|p| p.pond.fast_paths().close(None));
 }

@@ -6,11 +6,11 @@
 //! only holders of the book's lock write slots.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::Map;
+use crate::base::slots::AtomicRef;
 use crate::base::sync::system::{Mutex, lock};
 use crate::core::PoolId;
 use crate::fail;
-use std::collections::BTreeMap;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Bits of the slot in a number; the 24 bits above are the generation.
@@ -23,23 +23,29 @@ const CHUNK: usize = 1024;
 const CHUNKS: usize = 1024;
 
 /// One pool. `generation` is odd while the pool lives; the other two fields are stable then.
-#[derive(Default)]
 struct Slot {
     generation: AtomicU32,
     device: AtomicU32,
     pool: AtomicU64,
 }
 
-static SLOTS: [OnceLock<Box<[Slot]>>; CHUNKS] = [const { OnceLock::new() }; CHUNKS];
+impl Slot {
+    const fn new() -> Slot {
+        Slot { generation: AtomicU32::new(0), device: AtomicU32::new(0), pool: AtomicU64::new(0) }
+    }
+}
+
+// All zeros, so that the table takes no room in a program's file.
+static SLOTS: [AtomicRef<[Slot; CHUNK]>; CHUNKS] = [const { AtomicRef::none() }; CHUNKS];
 
 /// What is needed to give numbers and to end them; lookups do not use it.
 struct Book {
     free: Vec<u32>,
     used: u32,
-    numbers: BTreeMap<(u32, PoolId), u64>, // by device and pool
+    numbers: Map<(u32, u32), u64>, // by device and pool
 }
 
-static BOOK: Mutex<Book> = Mutex::new(Book { free: Vec::new(), used: 0, numbers: BTreeMap::new() });
+static BOOK: Mutex<Book> = Mutex::new(Book { free: Vec::new(), used: 0, numbers: Map::new() });
 
 #[inline]
 fn slot(number: u64) -> Option<&'static Slot> {
@@ -67,13 +73,13 @@ pub(crate) fn find(number: u64) -> Result<(u32, PoolId)> {
 
 /// The number of a pool, if it has one.
 pub(crate) fn known(device: u32, pool: PoolId) -> Option<u64> {
-    lock(&BOOK).numbers.get(&(device, pool)).copied()
+    lock(&BOOK).numbers.get(&(device, pool.0)).copied()
 }
 
 /// The number of a pool: the same each time, a new one if there is none yet.
 pub(crate) fn give(device: u32, pool: PoolId) -> Result<u64> {
     let mut book = lock(&BOOK);
-    if let Some(&number) = book.numbers.get(&(device, pool)) {
+    if let Some(&number) = book.numbers.get(&(device, pool.0)) {
         return Ok(number);
     }
     let at = match book.free.pop() {
@@ -84,7 +90,7 @@ pub(crate) fn give(device: u32, pool: PoolId) -> Result<u64> {
         }
         None => return Err(Error::new(Code::System, "too many pools are alive")),
     };
-    SLOTS[at as usize / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect());
+    SLOTS[at as usize / CHUNK].get_or_make(|| Box::new([const { Slot::new() }; CHUNK]));
     let Some(s) = slot(at.into()) else {
         return Err(Error::new(Code::Internal, "a pool slot is missing"));
     };
@@ -95,14 +101,14 @@ pub(crate) fn give(device: u32, pool: PoolId) -> Result<u64> {
     s.pool.store(pool.0.into(), Ordering::Relaxed);
     s.generation.store(generation, Ordering::Release);
     let number = u64::from(generation) << SLOT_BITS | u64::from(at);
-    book.numbers.insert((device, pool), number);
+    book.numbers.insert((device, pool.0), number);
     Ok(number)
 }
 
 /// The pool has ended, and its number stands for nothing any more.
 pub(crate) fn end(device: u32, pool: PoolId) {
     let mut book = lock(&BOOK);
-    let Some(number) = book.numbers.remove(&(device, pool)) else { return };
+    let Some(number) = book.numbers.remove(&(device, pool.0)) else { return };
     if let Some(s) = slot(number) {
         let even = s.generation.load(Ordering::Relaxed).wrapping_add(1) & GENERATION_MASK;
         s.generation.store(even, Ordering::Release);

@@ -1,9 +1,9 @@
 //! Which pools were released and have not ended. A request looks at one flag.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::Set;
 use crate::base::sync::system::{Mutex, lock};
 use crate::core::PoolId;
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The released pools of one device that have not ended.
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 pub(super) struct Released {
     /// Whether there are any. Never out of date for the thread that released one.
     any: AtomicBool,
-    pools: Mutex<BTreeSet<PoolId>>,
+    pools: Mutex<Set<PoolId>>,
 }
 
 impl Released {
@@ -46,6 +46,6 @@ impl Released {
 
     /// All of them.
     pub(super) fn all(&self) -> Vec<PoolId> {
-        lock(&self.pools).iter().copied().collect()
+        lock(&self.pools).iter().collect()
     }
 }

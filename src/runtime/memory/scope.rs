@@ -6,12 +6,12 @@
 //! as a user of its pool: a pool does not end while a thread is in a scope of it.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::Map;
 use crate::base::sync::system::{Mutex, lock};
 use crate::core::PoolId;
 use crate::fail;
 use crate::locks;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -22,7 +22,7 @@ const ENDING: u64 = u64::MAX;
 #[derive(Default)]
 pub(crate) struct Scopes {
     open: AtomicU64,
-    pools: Mutex<BTreeMap<PoolId, u64>, locks::Scopes>, // open scopes by pool
+    pools: Mutex<Map<PoolId, u64>, locks::Scopes>, // open scopes by pool
 }
 
 struct Scope {

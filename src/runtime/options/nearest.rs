@@ -1,10 +1,10 @@
 //! The nearest of some words to a mistyped one.
 
 /// How many insertions, deletions, changes and swaps of adjacent letters lead from one word to the other, ignoring
-/// case.
+/// the case of ASCII letters, of which all keys and values are made.
 fn distance(a: &str, b: &str) -> usize {
-    let a: Vec<char> = a.to_lowercase().chars().collect();
-    let b: Vec<char> = b.to_lowercase().chars().collect();
+    let a: Vec<char> = a.to_ascii_lowercase().chars().collect();
+    let b: Vec<char> = b.to_ascii_lowercase().chars().collect();
     let mut before = vec![0; b.len() + 1];
     let mut last: Vec<usize> = (0..=b.len()).collect();
     for i in 1..=a.len() {
@@ -29,8 +29,8 @@ const LEAST_PART: usize = 4;
 pub(super) fn nearest<'a>(wrong: &str, words: impl Iterator<Item = &'a str>) -> &'a str {
     // Long texts are cut: the first letters show what was meant, and the search stays short.
     let wrong: String = wrong.chars().take(64).collect();
-    let cut = wrong.to_lowercase();
-    let part = |w: &str| cut.len() < LEAST_PART || !w.to_lowercase().contains(&cut);
+    let cut = wrong.to_ascii_lowercase();
+    let part = |w: &str| cut.len() < LEAST_PART || !w.to_ascii_lowercase().contains(&cut);
     words.min_by_key(|w| (part(w), distance(&wrong, w))).unwrap_or("")
 }
 

@@ -7,12 +7,13 @@ use super::ranges::Ranges;
 use super::sizes::{SLAB_MAX, span_of};
 use super::tags::TagSums;
 use crate::base::error::Result;
+use crate::base::ordered::Map;
 use crate::core::Counter;
 use crate::core::{Stream, Waits};
 use crate::runtime::entry::tags;
 use crate::runtime::watch::event::{Event, EventKind};
 use crate::runtime::watch::observe::Observers;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A stream of some device on which work has used a block.
@@ -113,8 +114,8 @@ pub(crate) struct State {
     pub more: More,
     /// The statistics in full at the last reset of what is accumulated.
     pub before: HostMemoryStats,
-    free: BTreeMap<u64, Vec<u64>>, // by size; the last freed is used first
-    slabs: BTreeMap<u64, Slab>,
+    free: Map<u64, Vec<u64>>, // by size; the last freed is used first
+    slabs: Map<u64, Slab>,
 }
 
 impl State {
@@ -154,7 +155,7 @@ impl State {
         if size > SLAB_MAX {
             return None;
         }
-        let (&start, slab) = self.slabs.range_mut(..=addr).next_back()?;
+        let (&start, slab) = self.slabs.last_mut(..=addr)?;
         (addr - start < span_of(size)).then_some(slab)
     }
 
@@ -277,7 +278,7 @@ mod tests {
         #[test]
         fn blocks_do_not_overlap_and_all_goes_back(ops in prop::collection::vec((any::<bool>(), 0u32..20, any::<u64>()), 1..400)) {
             let mut s = State::default();
-            let (mut next, mut taken) = (1u64 << 20, BTreeMap::new());
+            let (mut next, mut taken) = (1u64 << 20, Map::new());
             let mut live: Vec<(u64, u64)> = Vec::new();
             for (alloc, log, x) in ops {
                 if alloc || live.is_empty() {

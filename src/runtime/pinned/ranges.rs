@@ -2,8 +2,8 @@
 //! foreign pointer.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::{Map, Set};
 use crate::fail;
-use std::collections::{BTreeMap, BTreeSet};
 
 /// How many freed addresses are remembered.
 const GRAVES: usize = 1 << 14;
@@ -11,13 +11,13 @@ const GRAVES: usize = 1 << 14;
 /// Ranges, each with its size in bytes and something that is known of it.
 #[derive(Debug)]
 pub(crate) struct Ranges<V> {
-    live: BTreeMap<u64, (u64, V)>,
-    graves: BTreeSet<u64>,
+    live: Map<u64, (u64, V)>,
+    graves: Set<u64>,
 }
 
 impl<V> Default for Ranges<V> {
     fn default() -> Self {
-        Ranges { live: BTreeMap::new(), graves: BTreeSet::new() }
+        Ranges { live: Map::new(), graves: Set::new() }
     }
 }
 
@@ -52,7 +52,7 @@ impl<V> Ranges<V> {
 
     /// What is known of the range that holds `addr`.
     pub(crate) fn holder(&mut self, addr: u64) -> Option<&mut V> {
-        let (&base, (bytes, known)) = self.live.range_mut(..=addr).next_back()?;
+        let (&base, (bytes, known)) = self.live.last_mut(..=addr)?;
         (addr - base < *bytes).then_some(known)
     }
 

@@ -1,7 +1,7 @@
 //! What each tag has of a device's pinned or unified memory.
 
+use crate::base::ordered::Map;
 use crate::core::Counter;
-use std::collections::BTreeMap;
 
 /// Live memory of one kind with one tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct HostTagStats {
 
 /// Of each tag that was ever used; 0 is none.
 #[derive(Default)]
-pub(crate) struct TagSums(BTreeMap<u16, HostTagStats>);
+pub(crate) struct TagSums(Map<u16, HostTagStats>);
 
 impl TagSums {
     /// Counts a block that begins to live.

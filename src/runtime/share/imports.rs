@@ -3,9 +3,9 @@
 
 use crate::base::descriptor::Descriptor;
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::Map;
 use crate::base::sync::system::{Mutex, lock};
 use crate::fail;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// One block. The same one may be open several times at one address.
@@ -19,7 +19,7 @@ struct Import {
 #[derive(Default)]
 pub(crate) struct Imports {
     count: AtomicUsize,
-    by_addr: Mutex<BTreeMap<u64, Import>>,
+    by_addr: Mutex<Map<u64, Import>>,
 }
 
 impl Imports {

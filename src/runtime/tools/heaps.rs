@@ -2,19 +2,19 @@
 //! heap that it lies in. A block that lies in several heaps is a region in each.
 
 use super::checker::Checker;
+use crate::base::ordered::Map;
 use crate::runtime::nvtx::Memory;
-use std::collections::BTreeMap;
 
 /// See the file's head.
 pub(super) struct Heaps {
     tool: Memory,
     /// By address: bytes, and the tool's number.
-    heaps: BTreeMap<u64, (u64, Option<usize>)>,
-    blocks: BTreeMap<u64, u64>,
+    heaps: Map<u64, (u64, Option<usize>)>,
+    blocks: Map<u64, u64>,
 }
 
 /// The entries of `map` that overlap a range. `bytes` gives the length of an entry.
-fn over<T: Copy>(map: &BTreeMap<u64, T>, bytes: fn(T) -> u64, from: u64, to: u64) -> Vec<(u64, T)> {
+fn over<T: Copy>(map: &Map<u64, T>, bytes: fn(T) -> u64, from: u64, to: u64) -> Vec<(u64, T)> {
     let before = map.range(..from).next_back();
     let all = before.into_iter().chain(map.range(from..to));
     all.map(|(&a, &t)| (a, t)).filter(|&(a, t)| a + bytes(t) > from).collect()
@@ -22,7 +22,7 @@ fn over<T: Copy>(map: &BTreeMap<u64, T>, bytes: fn(T) -> u64, from: u64, to: u64
 
 impl Heaps {
     pub(super) fn new(tool: Memory) -> Heaps {
-        Heaps { tool, heaps: BTreeMap::new(), blocks: BTreeMap::new() }
+        Heaps { tool, heaps: Map::new(), blocks: Map::new() }
     }
 
     /// The parts of `from .. to` that lie in heaps: the heap, and the part's address and bytes.

@@ -9,6 +9,7 @@
 //! tool can be told, and `asan.rs`, `memcheck.rs` and `heaps.rs` (for tools that speak NVTX) are the tools.
 
 use crate::base::error::{Code, Result};
+use crate::base::ordered::Set;
 use crate::base::sync::system::{Mutex, MutexGuard, lock};
 use crate::core::PoolId;
 use crate::device::StreamId;
@@ -21,7 +22,6 @@ use crate::runtime::watch::observe::Observer;
 use checker::Checker;
 use heaps::Heaps;
 use shade::{ENDED, Shade};
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
@@ -117,12 +117,12 @@ struct Known {
     checker: Box<dyn Checker>,
     shade: Shade,
     /// Pools that graphs keep.
-    kept: BTreeSet<PoolId>,
+    kept: Set<PoolId>,
 }
 
 impl Viewer {
     fn new(checker: Box<dyn Checker>, device: &Arc<DeviceState>, own: bool, pinned: bool) -> Viewer {
-        let known = Known { checker, shade: Shade::default(), kept: BTreeSet::new() };
+        let known = Known { checker, shade: Shade::default(), kept: Set::new() };
         Viewer {
             device: Arc::downgrade(device),
             own,

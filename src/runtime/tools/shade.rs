@@ -6,9 +6,11 @@
 //! rest of the old one, a *remnant*, goes on passing. A block that waits for other streams passes when its wait is over.
 
 use super::checker::Checker;
+use crate::base::ordered::Map;
+use crate::base::sort;
 use crate::core::EVERY;
 use crate::device::StreamId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Stands for all streams that have ended: another stream may have the number of one.
 pub(super) const ENDED: StreamId = EVERY;
@@ -45,9 +47,9 @@ struct Remnant {
 #[derive(Default)]
 pub(super) struct Shade {
     /// Ranges of addresses that have memory.
-    ranges: BTreeMap<u64, u64>,
-    blocks: BTreeMap<u64, Block>,
-    remnants: BTreeMap<u64, Remnant>,
+    ranges: Map<u64, u64>,
+    blocks: Map<u64, Block>,
+    remnants: Map<u64, Remnant>,
     /// The blocks and remnants that queued work may still use: stream, number, address.
     passing: BTreeSet<(StreamId, u64, u64)>,
     numbers: u64,
@@ -79,7 +81,7 @@ impl Shade {
     /// The range has no memory any more, and nothing is queued that uses it. Live blocks sleep.
     pub(super) fn went(&mut self, checker: &mut dyn Checker, address: u64, bytes: u64) {
         let end = address + bytes;
-        let over = |m: &BTreeMap<u64, u64>| -> Vec<(u64, u64)> {
+        let over = |m: &Map<u64, u64>| -> Vec<(u64, u64)> {
             let before = m.range(..address).next_back();
             let all = before.into_iter().chain(m.range(address..end));
             all.map(|(&a, &n)| (a, n)).filter(|&(a, n)| a + n > address).collect()
@@ -118,7 +120,7 @@ impl Shade {
             checker.open(from, to - from);
         }
         used.extend(self.remnants_in(address, end));
-        used.sort_unstable();
+        sort::by_key(&mut used, |&u| u);
         gaps(address, end, used.into_iter()).into_iter().for_each(|(a, n)| checker.close(a, n));
     }
 
@@ -304,7 +306,7 @@ mod tests {
     #[derive(Default)]
     struct Bytes {
         open: Vec<bool>,
-        begun: BTreeMap<u64, u64>,
+        begun: Map<u64, u64>,
     }
 
     impl Bytes {

@@ -1,8 +1,9 @@
 //! The account of unpooled memory: live blocks, freed ones that the device still has, and the sums.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::ordered::{Map, Set};
 use crate::core::{BlockInfo, BlockRecord, BlockState, Class, PoolId, Stats, Stream, Tagged, Tags, Waits};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// How many freed addresses are remembered, to tell a double free from an unknown pointer.
@@ -54,21 +55,21 @@ pub(super) struct Freed {
 /// The account of unpooled memory; see the head of this file.
 #[derive(Default)]
 pub(super) struct Account {
-    pub blocks: BTreeMap<u64, Block>,
-    graves: BTreeSet<u64>,
+    pub blocks: Map<u64, Block>,
+    graves: Set<u64>,
     /// Blocks that were freed when the device could not be called or waited for.
     pub freed: VecDeque<Freed>,
     /// The number of freed blocks that threads are giving back to the device, by pool.
-    pub in_hand: BTreeMap<PoolId, u64>,
+    pub in_hand: Map<PoolId, u64>,
     /// The number of threads that are taking a block from the device.
     pub taking: u64,
     /// The number of blocks that have gone back to the device.
     pub given: u64,
-    pub pools: BTreeMap<PoolId, Stats>,
+    pub pools: Map<PoolId, Stats>,
     pub device: Stats,
     pub tags: Tags,
     /// Bytes that are being requested from the device, by pool: two threads must not pass a limit together.
-    pub claims: BTreeMap<PoolId, u64>,
+    pub claims: Map<PoolId, u64>,
     pub next_pool: u32,
     pub careful: bool,
     pub closed: bool,
@@ -77,7 +78,7 @@ pub(super) struct Account {
 impl Account {
     pub(super) fn new() -> Account {
         Account {
-            pools: BTreeMap::from([(PoolId::DEFAULT, Stats::default())]),
+            pools: Map::from([(PoolId::DEFAULT, Stats::default())]),
             next_pool: 1,
             ..Account::default()
         }

@@ -4,6 +4,7 @@
 use super::Unpooled;
 use super::account::Account;
 use crate::base::inline::Few;
+use crate::base::sort;
 use crate::base::sync::system::lock;
 use crate::core::{
     Numbers, OomHolder, OomMissing, OomReason, OomReport, PoolId, Trials, WaitSums, note_holder, note_tag,
@@ -78,7 +79,7 @@ fn note_holders(r: &mut OomReport, a: &Account) {
             holder.blocks += 1;
         }
     }
-    streams.sort_unstable_by_key(|h| h.stream);
+    sort::by_key(&mut streams, |h| h.stream);
     streams.iter().for_each(|&h| note_holder(&mut r.streams, h));
     if missing {
         r.missing |= OomMissing::STREAMS;

@@ -2,9 +2,9 @@
 //!
 //! Most devices have none: then nothing is locked.
 
+use crate::base::ordered::Map;
 use crate::base::sync::system::{Mutex, lock};
 use crate::core::{OomReport, PoolId};
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The names of one device's pools.
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 pub(crate) struct PoolNames {
     /// Whether there ever were any. Relaxed: a thread that misses a name is one that came before it.
     any: AtomicBool,
-    names: Mutex<BTreeMap<PoolId, String>>,
+    names: Mutex<Map<PoolId, String>>,
 }
 
 impl PoolNames {

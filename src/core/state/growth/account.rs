@@ -3,7 +3,7 @@
 use super::super::super::desc::Reserved;
 use super::super::super::types::{COMMONS, Counter};
 use super::super::super::units::granule_bytes;
-use std::collections::BTreeMap;
+use crate::base::ordered::Map;
 use std::sync::Arc;
 
 /// The memory that a pool or the device has reserved.
@@ -29,11 +29,11 @@ pub(crate) struct Taken {
 #[derive(Default)]
 pub(crate) struct Account {
     device: Holdings,
-    pools: BTreeMap<u32, Holdings>,
+    pools: Map<u32, Holdings>,
     /// The same bytes by class, for those who do not hold the growth lock; none in tests.
     by_class: Option<Arc<Reserved>>,
     /// [B] being requested from the device now, by pool, and in total.
-    claims: BTreeMap<u32, u64>,
+    claims: Map<u32, u64>,
     claimed: u64,
 }
 

@@ -1,17 +1,18 @@
 //! The granule numbers without memory.
 
 use super::super::super::units::GranuleRun;
-use std::collections::BTreeMap;
+use crate::base::ordered::Map;
+use crate::base::sort;
 
 /// The runs of granule numbers without memory; adjacent ones are joined.
 #[derive(Default)]
 pub(crate) struct Room {
-    runs: BTreeMap<u32, u32>, // first -> count
+    runs: Map<u32, u32>, // first -> count
 }
 
 impl Room {
     pub(super) fn new(count: u32) -> Room {
-        Room { runs: BTreeMap::from([(0, count)]) }
+        Room { runs: Map::from([(0, count)]) }
     }
 
     /// Takes the highest number: for chunks, which stay away from large blocks.
@@ -60,7 +61,7 @@ impl Room {
     pub(super) fn longest_with(&self, more: impl Iterator<Item = GranuleRun>) -> u64 {
         let mut all: Vec<GranuleRun> = self.runs.iter().map(|(&at, &n)| GranuleRun::new(at, n)).collect();
         all.extend(more);
-        all.sort_unstable();
+        sort::by_key(&mut all, |&r| r);
         let (mut longest, mut end, mut row) = (0, 0, 0);
         for run in all {
             row = if run.first == end { row + u64::from(run.count) } else { u64::from(run.count) };

@@ -2,7 +2,7 @@
 
 use super::super::super::types::COMMONS;
 use super::super::super::units::{Extent, GranuleRun, granule_bytes};
-use std::collections::BTreeMap;
+use crate::base::ordered::Map;
 
 /// A piece of memory taken from the device with one call.
 #[derive(Clone, Copy, Debug)]
@@ -31,9 +31,9 @@ impl Segment {
 /// All segments, by their first granule.
 #[derive(Default)]
 pub(crate) struct Segments {
-    present: BTreeMap<u32, Segment>,
+    present: Map<u32, Segment>,
     /// Those that are on their way back to the device.
-    leaving: BTreeMap<u32, Segment>,
+    leaving: Map<u32, Segment>,
     last_serial: u64,
 }
 

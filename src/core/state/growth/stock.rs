@@ -1,12 +1,13 @@
 //! The heaps that may have free granules: those that had some when last searched, and those that may have changed since.
 //! A search for memory visits no others.
 
-use std::collections::BTreeSet;
+use crate::base::ordered::Set;
+use crate::base::sort;
 
 /// Heaps by pool and number.
 #[derive(Default)]
 pub(crate) struct Stock {
-    heaps: BTreeSet<(u32, u32)>, // pool, heap
+    heaps: Set<(u32, u32)>, // pool, heap
 }
 
 impl Stock {
@@ -22,7 +23,7 @@ impl Stock {
 
     /// Forgets all heaps of a pool.
     pub(super) fn forget_pool(&mut self, pool: u32) {
-        let gone: Vec<_> = self.heaps.range((pool, 0)..=(pool, u32::MAX)).copied().collect();
+        let gone: Vec<_> = self.heaps.range((pool, 0)..=(pool, u32::MAX)).collect();
         gone.iter().for_each(|s| _ = self.heaps.remove(s));
     }
 
@@ -36,6 +37,6 @@ impl Stock {
     pub(crate) fn of_others(&self, pool: u32, into: &mut Vec<u32>) {
         into.clear();
         into.extend(self.heaps.iter().filter(|s| s.0 != pool).map(|s| s.1));
-        into.sort_unstable();
+        sort::by_key(into, |&i| i);
     }
 }

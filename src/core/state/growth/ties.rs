@@ -2,7 +2,7 @@
 
 use super::super::super::tied::Tied;
 use super::super::super::units::GranuleRun;
-use std::collections::BTreeMap;
+use crate::base::ordered::Map;
 use std::sync::Arc;
 
 /// One tie, by its first granule.
@@ -30,7 +30,7 @@ impl Piece {
 /// All ties. A tie exists as long as its numbers are taken, also while its memory sleeps.
 #[derive(Default)]
 pub(crate) struct Ties {
-    all: BTreeMap<u32, Tie>,
+    all: Map<u32, Tie>,
     /// The same for those who do not hold the growth lock.
     tied: Arc<Tied>,
 }

@@ -1,6 +1,6 @@
 //! The operations that have memory in transit: out of the heaps or the device, and not placed yet.
 
-use std::collections::BTreeMap;
+use crate::base::ordered::Map;
 
 /// Whose memory an operation has in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(crate) enum Parts {
 /// All transits, by number.
 #[derive(Default)]
 pub(crate) struct Transits {
-    all: BTreeMap<u64, Parts>,
+    all: Map<u64, Parts>,
     last: u64,
     ended: u64,
 }

@@ -25,7 +25,7 @@ impl Driver {
     pub(in super::super) fn pci_bus_id(&self, device: i32) -> Result<String> {
         let mut buffer = [0; ROOM];
         self.check(call!(self.cuDeviceGetPCIBusId(buffer.as_mut_ptr(), ROOM as c_int, device)))?;
-        Ok(text(&buffer).to_lowercase())
+        Ok(text(&buffer).to_ascii_lowercase())
     }
     /// Identifies the card among all cards.
     pub(in super::super) fn uuid(&self, device: i32) -> Result<[u8; 16]> {

@@ -2,12 +2,12 @@
 
 use super::{HandleTable, PER_THREAD};
 use crate::base::error::{Code, Result};
+use crate::base::ordered::Set;
 use crate::base::sync::system::lock;
 use crate::device::Whose;
 use crate::device::cuda::context::Primary;
 use crate::device::cuda::driver::Context;
 use crate::fail;
-use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl HandleTable {
@@ -71,7 +71,7 @@ impl HandleTable {
         if known.is_none() && there.is_none() {
             fail!(Code::UnknownStream, "stream {stream:#x} has ended, and nobody knows whose it was");
         }
-        let contexts = known.into_iter().flatten().chain(there).collect::<BTreeSet<Context>>();
+        let contexts = known.into_iter().flatten().chain(there).collect::<Set<Context>>();
         let mut theirs = Vec::new();
         let made = contexts.into_iter().try_for_each(|context| {
             let at = if there == Some(context) { Some(stream) } else { None };
@@ -101,7 +101,7 @@ impl HandleTable {
         }
         let known = lock(&self.theirs).get(&stream).cloned().unwrap_or_default();
         let devices: Vec<Context> = lock(&self.makers.contexts).values().copied().collect();
-        self.announced.load(Relaxed) && known.iter().all(|c| devices.contains(c))
+        self.announced.load(Relaxed) && known.iter().all(|c| devices.contains(&c))
     }
 
     /// A new event of another context, recorded on a stream there or, without a stream, after all work of that context.
