@@ -10,7 +10,7 @@
 use super::super::desc::{Desc, GranuleUse, Id, UseRecord};
 use super::super::shape::{Class, large_units};
 use super::super::units::LARGE_SHIFT;
-use super::{Heap, HeapState, LockedHeap, OwnedHeap, Way};
+use super::{Heap, HeapState, LockedHeap, Notes, OwnedHeap, Way};
 use crate::base::biased::{FastGuard, FastPath, Name};
 use crate::base::ring::Ring;
 use crate::base::sync::levels::HeldLock;
@@ -43,16 +43,6 @@ pub(crate) enum Fast {
     Almost(Reused, &'static Heap, Name),
     /// Nothing was done. Has the heap, and the name of the fast path.
     Missed(&'static Heap, Name),
-}
-
-/// Where the requests and frees of a fast path are noted, and what is the same in all of them.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Notes {
-    /// `None`: nowhere.
-    pub ring: Option<&'static Ring>,
-    /// The thread, as the words of an event have it.
-    pub thread: u64,
-    pub pool: u64,
 }
 
 /// What a history notes of a request or a free.

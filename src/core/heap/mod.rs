@@ -20,6 +20,7 @@ use crate::base::biased::{Biased, Guard, OwnerGuard};
 use crate::base::changed::Listed;
 use crate::base::error::Result;
 use crate::base::remote::Remote;
+use crate::base::ring::Ring;
 use crate::base::sync::levels::HeldLock;
 use crate::base::sync::{
     AtomicBool, AtomicU32, AtomicU64, Lock, Ordering::Relaxed, Ordering::SeqCst, Padded, thread_token,
@@ -58,7 +59,7 @@ mod whole;
 pub(crate) use best_fit::WORTH_MAPPING;
 #[cfg(not(loom))] // for the table of fast paths, which no model has
 pub(crate) use fast::HeapSeat;
-pub(crate) use fast::{EnteredHeap, Fast, HeapPath, Noted, Notes, Reused};
+pub(crate) use fast::{EnteredHeap, Fast, HeapPath, Noted, Reused};
 pub(crate) use granules::FreeBlock;
 pub(crate) use scatter::{Runs, Scratch, Unscattered};
 pub(crate) use space::Space;
@@ -205,6 +206,16 @@ impl HeapState {
             whole: Vec::new(),
         }
     }
+}
+
+/// Where the requests and frees of a fast path are noted, and what is the same in all of them.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Notes {
+    /// `None`: nowhere.
+    pub ring: Option<&'static Ring>,
+    /// The thread, as the words of an event have it.
+    pub thread: u64,
+    pub pool: u64,
 }
 
 /// What a thread finds on its fast path into a heap.
