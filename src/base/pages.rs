@@ -1,8 +1,7 @@
 //! Memory of the system in whole pages, huge ones where it has them.
 
-use super::error::{Code, Error, Result};
+use super::error::{Code, Result};
 use crate::fail;
-use std::alloc::{Layout, alloc, dealloc};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::with_exposed_provenance_mut;
 
@@ -20,26 +19,13 @@ impl Pages {
     /// locked in half (docs/measurements.md).
     const HUGE: usize = 2 << 20;
 
-    fn layout(bytes: usize) -> Result<Layout> {
-        Layout::from_size_align(bytes, if bytes >= Self::HUGE { Self::HUGE } else { PAGE })
-            .map_err(|_| Error::new(Code::OutOfMemory, format!("{bytes} bytes of host memory asked for")))
-    }
-
     /// `bytes` of it, at least one. `OutOfMemory` if the system has no more.
     pub(crate) fn new(bytes: u64) -> Result<Pages> {
-        let bytes = (bytes as usize).max(1);
-        // SAFETY: the size is not 0.
-        let p = unsafe { alloc(Self::layout(bytes)?) };
-        if p.is_null() {
-            fail!(Code::OutOfMemory, "no {bytes} bytes of host memory");
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).max(1);
+        match raw::take(bytes) {
+            Some(addr) => Ok(Pages { addr, bytes }),
+            None => fail!(Code::OutOfMemory, "no {bytes} bytes of host memory"),
         }
-        #[cfg(target_os = "linux")]
-        if bytes >= Self::HUGE {
-            // Only a hint; what follows the last whole huge page has small ones.
-            // SAFETY: whole pages of the memory that was just allocated here, which stays what it is.
-            unsafe { libc::madvise(p.cast(), bytes & !(Self::HUGE - 1), libc::MADV_HUGEPAGE) };
-        }
-        Ok(Pages { addr: p.expose_provenance(), bytes })
     }
 
     pub(crate) fn address(&self) -> u64 {
@@ -84,15 +70,117 @@ impl Pages {
     ///
     /// `leave` gave this address, `new` got this size, and nobody has made it `Pages` since, or uses it.
     pub(crate) unsafe fn again(addr: u64, bytes: u64) -> Pages {
-        Pages { addr: addr as usize, bytes: (bytes as usize).max(1) }
+        Pages { addr: addr as usize, bytes: usize::try_from(bytes).unwrap_or(usize::MAX).max(1) }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        if let Ok(layout) = Self::layout(self.bytes) {
-            // SAFETY: `new` allocated it with this layout, and whoever had it is done with it.
-            unsafe { dealloc(with_exposed_provenance_mut(self.addr), layout) }
+        raw::give_back(self.addr, self.bytes);
+    }
+}
+
+/// Mappings of their own, with huge pages from that size on. Neighbours are one mapping for the system, so that many take
+/// neither room between them nor entries in its table, of which a process has 65 530.
+#[cfg(target_os = "linux")]
+mod raw {
+    use super::Pages;
+    use std::ptr::{null_mut, with_exposed_provenance_mut};
+
+    /// The start of fresh memory; `None`: there is none.
+    pub(super) fn take(bytes: usize) -> Option<usize> {
+        let huge = bytes >= Pages::HUGE;
+        let length = if huge { bytes.checked_add(Pages::HUGE)? } else { bytes };
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a fresh anonymous mapping; it touches no memory that exists.
+        let at = unsafe { libc::mmap(null_mut(), length, access, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return None;
         }
+        let at = at.expose_provenance();
+        if !huge {
+            return Some(at);
+        }
+        let start = at.next_multiple_of(Pages::HUGE);
+        // SAFETY: asks a number.
+        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(super::PAGE);
+        let end = start + bytes.next_multiple_of(page);
+        give_back(at, start - at);
+        give_back(end, at + length.next_multiple_of(page) - end);
+        // Only a hint; what follows the last whole huge page has small ones. All of it, so that neighbours are alike.
+        // SAFETY: the range was just mapped by this call.
+        unsafe { libc::madvise(with_exposed_provenance_mut(start), end - start, libc::MADV_HUGEPAGE) };
+        Some(start)
+    }
+
+    pub(super) fn give_back(start: usize, bytes: usize) {
+        if bytes > 0 {
+            // SAFETY: `take` mapped this range, and nobody uses it any more.
+            unsafe { libc::munmap(with_exposed_provenance_mut(start), bytes) };
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod raw {
+    use std::alloc::{Layout, alloc, dealloc};
+    use std::ptr::with_exposed_provenance_mut;
+
+    fn layout(bytes: usize) -> Option<Layout> {
+        Layout::from_size_align(bytes, super::PAGE).ok()
+    }
+
+    pub(super) fn take(bytes: usize) -> Option<usize> {
+        // SAFETY: the size is not 0.
+        let at = unsafe { alloc(layout(bytes)?) };
+        (!at.is_null()).then(|| at.expose_provenance())
+    }
+
+    pub(super) fn give_back(start: usize, bytes: usize) {
+        if let Some(layout) = layout(bytes) {
+            // SAFETY: `take` allocated it with this layout, and nobody uses it any more.
+            unsafe { dealloc(with_exposed_provenance_mut(start), layout) }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom), target_os = "linux"))]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    /// [KiB] of address space of this process.
+    fn mapped() -> usize {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|l| l.starts_with("VmSize:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn pages_are_aligned_and_many_of_them_take_little_more_than_their_bytes() {
+        for bytes in [1, 5000, 1 << 20, 2 << 20, (5 << 20) + 4097] {
+            let mut pages = Pages::new(bytes).unwrap();
+            let align = if bytes >= 2 << 20 { Pages::HUGE } else { PAGE };
+            assert_eq!(pages.address() as usize % align, 0, "{bytes} bytes");
+            pages.touch(2);
+        }
+        let before = mapped();
+        let many: Vec<Pages> = (0..500).map(|_| Pages::new(2 << 20).unwrap()).collect();
+        // Other tests of this process map memory too.
+        let each = (mapped() - before) / many.len();
+        assert!(each < 3 << 10, "{each} KiB of address space for 2048");
+        let at = many.first().map(Pages::address).unwrap();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let around = |l: &&str| {
+            let (from, to) = l.split_once(' ').unwrap().0.split_once('-').unwrap();
+            let number = |n| u64::from_str_radix(n, 16).unwrap();
+            (number(from)..number(to)).contains(&at)
+        };
+        let line = maps.lines().find(around).unwrap();
+        let (from, to) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let length = u64::from_str_radix(to, 16).unwrap() - u64::from_str_radix(from, 16).unwrap();
+        assert!(length >= 64 << 20, "a mapping of {length} bytes: neighbours are not one");
+        drop(many);
+        Pages::new(u64::MAX).map(|_| ()).unwrap_err();
     }
 }

@@ -136,8 +136,8 @@ fn alloc_noted<C: Caller, A>(
     answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
     path: Found,
 ) -> A {
-    let entered = path.enter(fast_paths::noted([caller.number(), stream]));
-    match entered.map(|heap| watched::alloc_noted(heap, bytes, stream)) {
+    let name = fast_paths::noted([caller.number(), stream]);
+    match watched::alloc_noted(path, name, bytes, stream) {
         Some(Fast::Block(addr)) => answer(Ok(addr)),
         Some(Fast::Almost(block, heap, _)) => alloc_almost_noted(caller, bytes, stream, answer, block, heap),
         Some(Fast::Missed(..)) | None => alloc_by_number(caller, bytes, stream, answer),
@@ -390,7 +390,7 @@ fn free_noted<C: Caller, A>(
     path: Found,
 ) -> A {
     let name = fast_paths::noted([caller.number(), stream]);
-    match path.enter(name).is_some_and(|heap| watched::free_noted(heap, addr, stream)) {
+    match watched::free_noted(path, name, addr, stream) {
         true => answer(Ok(())),
         false => free_by_number(caller, addr, stream, answer),
     }

@@ -384,3 +384,23 @@ fn a_restore_tells_of_its_frees_before_the_memory_is_anybody_elses() {
         }
     });
 }
+
+/// Threads one after the other, so that the system gives the next one what the last one had: each event names its own.
+#[test]
+fn events_name_the_thread_that_called() {
+    apart(|| {
+        let d = host(64 * MIB, true);
+        let (pool, s) = (d.default_pool(), d.stream());
+        crate::history::start(d, 1 << 14, 0, None);
+        let work = move || {
+            (0..200).for_each(|_| pool.free(pool.alloc(512, s).unwrap(), s).unwrap());
+            unsafe { libc::gettid() as u32 }
+        };
+        let threads: Vec<u32> = (0..5).map(|_| std::thread::spawn(work).join().unwrap()).collect();
+        let told = state(d).history().unwrap().events;
+        for thread in threads {
+            let blocks = told.iter().filter(|e| e.event.thread == thread && !e.event.is_segment());
+            assert_eq!(blocks.count(), 400, "of thread {thread}");
+        }
+    });
+}

@@ -48,7 +48,6 @@ pub(crate) enum Fast {
 /// What a history notes of a request or a free.
 #[derive(Clone, Copy)]
 pub(crate) struct Noted {
-    pub thread: u64,
     pub pool: u64,
     pub address: u64,
     /// [B] as charged, and as asked for.
@@ -85,13 +84,13 @@ impl EnteredHeap {
             Some(full) => return self.given(full),
             None => return self.missed(),
         };
-        let Way { base, span, notes: Notes { ring, thread, pool }, .. } = self.state.way();
+        let Way { base, span, notes: Notes { ring, pool }, .. } = self.state.way();
         if offset >= span {
             return self.given(Reused::Block(offset));
         }
         let (address, charged) = (base + offset, self.state.served.charged_of(requested));
         if let Some(ring) = ring {
-            note(ring, Noted { thread, pool, address, charged, requested });
+            note(ring, Noted { pool, address, charged, requested });
         }
         Fast::Block(address)
     }
@@ -132,8 +131,8 @@ impl EnteredHeap {
         let mut claimed = None;
         self.end_at(address, |_, charged, requested| claimed = Some((charged, requested, ring.claim())));
         let Some((charged, requested, position)) = claimed else { return false };
-        let Notes { thread, pool, .. } = self.state.way().notes;
-        note(ring, position, Noted { thread, pool, address, charged, requested });
+        let Notes { pool, .. } = self.state.way().notes;
+        note(ring, position, Noted { pool, address, charged, requested });
         true
     }
 

@@ -213,8 +213,6 @@ impl HeapState {
 pub(crate) struct Notes {
     /// `None`: nowhere.
     pub ring: Option<&'static Ring>,
-    /// The thread, as the words of an event have it.
-    pub thread: u64,
     pub pool: u64,
 }
 

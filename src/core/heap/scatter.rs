@@ -6,7 +6,6 @@ use super::super::tied::{Part, Tied, choose};
 use super::super::units::{Extent, GranuleRun, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::granules::FreeBlock;
 use super::{HeapState, LockedHeap};
-use crate::base::sort;
 use std::cmp::Reverse;
 use std::ops::DerefMut;
 
@@ -92,7 +91,7 @@ const FEW: usize = 3;
 
 /// Adds the smallest of `runs` to `pieces` until they have `units`.
 fn smallest_first(runs: &mut [GranuleRun], units: u32, pieces: &mut Vec<Extent>) {
-    sort::by_key(runs, |r| (r.count, r.first));
+    runs.sort_unstable_by_key(|r| (r.count, r.first));
     let mut left = units;
     for run in runs.iter() {
         let units = left.min(run.extent().units);
@@ -106,7 +105,7 @@ fn smallest_first(runs: &mut [GranuleRun], units: u32, pieces: &mut Vec<Extent>)
 /// Adds as few of `runs` to `pieces` as have `units` together.
 fn fewest(runs: &mut [GranuleRun], units: u32, pieces: &mut Vec<Extent>) {
     // The largest first; of equal ones the lowest.
-    sort::by_key(runs, |r| (Reverse(r.count), r.first));
+    runs.sort_unstable_by_key(|r| (Reverse(r.count), r.first));
     let mut left = units;
     let mut rest = &runs[..];
     while let [run, smaller @ ..] = rest {
@@ -170,8 +169,8 @@ impl Edges {
                 self.tails.push(Edge { units: end - to, at: to });
             }
         }
-        sort::by_key(&mut self.heads, |&e| e);
-        sort::by_key(&mut self.tails, |&e| e);
+        self.heads.sort_unstable();
+        self.tails.sort_unstable();
         sum
     }
 

@@ -26,7 +26,6 @@ use crate::runtime::entry::tags;
 use crate::runtime::memory::fast_paths;
 use crate::runtime::memory::pooled::Pooled;
 use crate::runtime::memory::state::Memory;
-use crate::runtime::watch::event::thread_word;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A pool that was looked up.
@@ -136,7 +135,7 @@ impl Entry {
                 && self.pooled.observers.quick().is_some_and(|r| std::ptr::eq(r, ring))
         };
         let name = fast_paths::noted([number, stream]);
-        let notes = Notes { ring: Some(ring), thread: thread_word(), pool: self.pool(number)?.id.0.into() };
+        let notes = Notes { ring: Some(ring), pool: self.pool(number)?.id.0.into() };
         self.pooled.pond.fast_paths().open(self.pool, name, near, notes, self.pooled, may).ok()
     }
 

@@ -7,17 +7,19 @@ use super::marks::Mark;
 use super::pooled::{Block, Given, Pooled};
 use super::requests::Request;
 use super::state::{How, Memory, ended};
+use crate::base::biased::Name;
 use crate::base::clock;
 use crate::base::error::{Error, Result};
-use crate::core::{
-    EnteredHeap, Fast, Freed, Freeing, Heap, Noted, OomMissing, OomReport, PoolId, PoolRef, Restored,
-};
+use crate::base::ring::Ring;
+use crate::core::{Fast, Freed, Freeing, Heap, Noted, OomMissing, OomReport, PoolId, PoolRef, Restored};
 use crate::device::StreamId;
+use crate::runtime::memory::fast_paths::Found;
 use crate::runtime::memory::handle_cache;
 use crate::runtime::oom::explain::Asked;
-use crate::runtime::watch::event::{Event, EventKind, Quick, WORDS, thread_word, words_at, words_of};
+use crate::runtime::watch::event::{Event, EventKind, Quick, WORDS, known_thread_number, words_at, words_of};
 use crate::runtime::watch::latency::Latency;
 use crate::runtime::watch::observe::{Observer, Observers};
+use std::num::NonZero;
 use std::sync::Arc;
 
 /// The observers of one device's memory. Get it with [`Memory::watchers`].
@@ -94,24 +96,30 @@ impl Request {
 
 /// The words of a request or a free on a fast path.
 #[inline(always)]
-fn words_noted(kind: Quick, noted: Noted, stream: StreamId) -> [u64; WORDS] {
-    let Noted { thread, pool, address, charged, requested } = noted;
-    words_at(clock::counted(), kind, address, charged, requested, stream, (pool, thread))
+fn words_noted(kind: Quick, thread: NonZero<u32>, noted: Noted, stream: StreamId) -> [u64; WORDS] {
+    let Noted { pool, address, charged, requested } = noted;
+    words_at((clock::counted(), thread.get()), kind, address, charged, requested, stream, pool)
 }
 
 /// Serves a request by a fast path on which requests are noted. What is [almost](Fast::Almost) served is not noted yet.
+/// `None`: nothing was done. The thread is asked each time: what its token has opened stays open for the next thread whom
+/// the system gives that token.
 #[inline(always)]
-pub(crate) fn alloc_noted(heap: EnteredHeap, bytes: u64, stream: StreamId) -> Fast {
-    heap.alloc_noted(bytes, |ring, noted| ring.push_short(&words_noted(Quick::Alloc, noted, stream)))
+pub(crate) fn alloc_noted(path: Found, name: Name, bytes: u64, stream: StreamId) -> Option<Fast> {
+    let thread = known_thread_number()?;
+    let note = |ring: &Ring, noted| ring.push_short(&words_noted(Quick::Alloc, thread, noted, stream));
+    Some(path.enter(name)?.alloc_noted(bytes, note))
 }
 
 /// Frees a block on the fast path, and notes that. `false`: nothing was done.
 #[inline(always)]
-pub(crate) fn free_noted(heap: EnteredHeap, addr: u64, stream: StreamId) -> bool {
+pub(crate) fn free_noted(path: Found, name: Name, addr: u64, stream: StreamId) -> bool {
+    let Some(thread) = known_thread_number() else { return false };
     // At once: no stream but the block's own has used it.
-    heap.free_noted(addr, |ring, position, noted| {
-        ring.put_short(position, &words_noted(Quick::Free, noted, stream));
-    })
+    let note = |ring: &Ring, position, noted| {
+        ring.put_short(position, &words_noted(Quick::Free, thread, noted, stream));
+    };
+    path.enter(name).is_some_and(|heap| heap.free_noted(addr, note))
 }
 
 impl Watchers<'_> {
@@ -234,14 +242,7 @@ impl Pooled {
         match (&given, self.observers.quick()) {
             (&Given::Block(address), Some(ring)) => {
                 let size = self.pond.watched().charged(bytes);
-                ring.push_short(&words_of(
-                    Quick::Alloc,
-                    address,
-                    size,
-                    bytes,
-                    stream,
-                    (pool.id.0.into(), thread_word()),
-                ));
+                ring.push_short(&words_of(Quick::Alloc, address, size, bytes, stream, pool.id.0.into()));
             }
             _ => self.tell_given(&given, stream, bytes, pool.id),
         }
@@ -259,14 +260,7 @@ impl Pooled {
         };
         if address != 0 {
             let size = self.pond.watched().charged(bytes);
-            self.observers.tell_words(words_of(
-                Quick::Alloc,
-                address,
-                size,
-                bytes,
-                stream,
-                (pool.0.into(), thread_word()),
-            ));
+            self.observers.tell_words(words_of(Quick::Alloc, address, size, bytes, stream, pool.0.into()));
             self.observers.breathe();
         }
     }
@@ -283,10 +277,7 @@ impl Pooled {
         if done {
             let (position, pool, size, bytes) = noted;
             // At once: no stream but the block's own has used it.
-            ring.put_short(
-                position,
-                &words_of(Quick::Free, addr, size, bytes, stream, (pool.into(), thread_word())),
-            );
+            ring.put_short(position, &words_of(Quick::Free, addr, size, bytes, stream, pool.into()));
         }
         done
     }
@@ -296,14 +287,7 @@ impl Pooled {
     #[inline(never)]
     fn free_told(&self, addr: u64, offset: u64, stream: StreamId) -> bool {
         let tell = |heap: &Heap, size, bytes| {
-            self.observers.tell_words(words_of(
-                Quick::Free,
-                addr,
-                size,
-                bytes,
-                stream,
-                (heap.pool().into(), thread_word()),
-            ));
+            self.observers.tell_words(words_of(Quick::Free, addr, size, bytes, stream, heap.pool().into()));
         };
         let done = matches!(self.pond.free_quick(offset, Some(stream), None, tell), Freed::Done);
         if done {

@@ -5,6 +5,7 @@ use crate::base::ring;
 use crate::core::{BlockInfo, Freeing, PoolId};
 use crate::device::StreamId;
 use std::cell::Cell;
+use std::num::NonZero;
 
 /// What happened. The numbers stand in files and in the C API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,29 +240,24 @@ pub(crate) fn words_of(
     bytes: u64,
     requested: u64,
     stream: StreamId,
-    by: (u64, u64),
+    pool: u64,
 ) -> [u64; WORDS] {
-    words_at(clock::ticks(), kind, address, bytes, requested, stream, by)
+    words_at((clock::ticks(), thread_number()), kind, address, bytes, requested, stream, pool)
 }
 
-/// The same at that time. `pool` and `thread` as they stand in the words.
+/// The same of that time and thread.
 #[inline(always)]
 pub(crate) fn words_at(
-    ticks: u64,
+    (ticks, thread): (u64, u32),
     kind: Quick,
     address: u64,
     bytes: u64,
     requested: u64,
     stream: StreamId,
-    (pool, thread): (u64, u64),
+    pool: u64,
 ) -> [u64; WORDS] {
-    [ticks, kind as u64 | thread, address, bytes, requested, stream, pool]
-}
-
-/// The calling thread, as the words of an event have it.
-#[inline(always)]
-pub(crate) fn thread_word() -> u64 {
-    u64::from(thread_number()) << 32
+    let what = kind as u64 | u64::from(thread) << 32;
+    [ticks, what, address, bytes, requested, stream, pool]
 }
 
 /// What [`words_of`] are about.
@@ -275,6 +271,12 @@ pub(crate) enum Quick {
 thread_local! {
     /// The number of this thread; 0: not asked yet. No destructor, so it works at thread exit too.
     static THREAD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The same if it was asked before.
+#[inline(always)]
+pub(crate) fn known_thread_number() -> Option<NonZero<u32>> {
+    NonZero::new(THREAD.get())
 }
 
 /// The system's number of the calling thread.
