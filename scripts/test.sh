@@ -462,7 +462,7 @@ heading ""
 left=$(ls -A "$TMPDIR")
 [ -z "$left" ] || printf 'Left in the folder for temporary files, which goes now:\n%s\n' "$(echo "$left" | sed 's/^/    /')"
 
-printf '\n=== What it took, and of processors\n'
+printf '\n=== Time, and processor time\n'
 cat "$logs/times"
 [ -z "$failures" ] || printf '\nFailed:%s\n' "$failures"
 [ "$skipped" -eq 0 ] || printf '\n%s skipped: look for SKIPPED and Skipped above\n' "$skipped"

@@ -112,7 +112,7 @@ def check_no_memory_in_a_capture():
     assert replays(torch, graph, source, result, 3)
 
 
-@since("2.15", "PyTorch never releases the pool of a capture that broke, with its own allocator neither")
+@since("2.15", "PyTorch does not release the pool of a capture that broke, whoever allocates")
 def check_many_captures_break():
     torch = enabled()
     torch.cuda.synchronize()
