@@ -1,6 +1,6 @@
-//! Ordered maps and sets whose trees are one piece of code: a tree from numbers to positions, beside which a list has the
-//! entries. The standard library's maps have 5 to 10 KB of code for each type of entry; these have one tenth of that, for one
-//! more step to an entry. Where a map is searched often, use the standard one.
+//! Ordered maps and sets that share the code of one tree. The tree leads from numbers to positions in a list, and the list has
+//! the entries. The standard library's maps have 5 to 10 KB of code for each type of entry; these have a tenth of that. In
+//! return, a search reads the list after the tree. Where a map is searched often, use the standard one.
 
 use std::collections::btree_map::{BTreeMap, Range};
 use std::ops::{Bound, RangeBounds};
@@ -53,6 +53,13 @@ impl Index {
     fn remove(&mut self, number: u64) -> Option<u32> {
         self.0.remove(&number)
     }
+    /// Changes the position of a number that is there.
+    #[inline(never)]
+    fn moved(&mut self, number: u64, to: u32) {
+        if let Some(at) = self.0.get_mut(&number) {
+            *at = to;
+        }
+    }
     #[inline(never)]
     fn between(&self, from: Bound<u64>, to: Bound<u64>) -> Steps<'_> {
         Steps(self.0.range((from, to)))
@@ -85,12 +92,15 @@ impl DoubleEndedIterator for Steps<'_> {
     }
 }
 
-/// An ordered map; its functions do what those of [`BTreeMap`] do that have their names.
+/// A list of no more slots than this is not made smaller.
+const FEW: usize = 64;
+
+/// An ordered map; its functions do what those of [`BTreeMap`] do that have their names. The memory of its list goes back as
+/// entries are removed, down to that of a few.
 #[derive(Clone, Debug)]
 pub struct Map<K, V> {
     index: Index,
-    entries: Vec<Option<(K, V)>>, // where the index says
-    free: Vec<u32>,               // positions of entries that are `None`
+    entries: Vec<(K, V)>, // without gaps, where the index says
 }
 
 impl<K, V> Default for Map<K, V> {
@@ -102,7 +112,7 @@ impl<K, V> Default for Map<K, V> {
 impl<K, V> Map<K, V> {
     /// An empty map; it has no memory yet.
     pub const fn new() -> Self {
-        Map { index: Index(BTreeMap::new()), entries: Vec::new(), free: Vec::new() }
+        Map { index: Index(BTreeMap::new()), entries: Vec::new() }
     }
     /// How many entries there are.
     pub fn len(&self) -> usize {
@@ -114,14 +124,14 @@ impl<K, V> Map<K, V> {
     }
     /// All entries, in no particular order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
-        self.entries.iter_mut().flatten().map(|(k, v)| (&*k, v))
+        self.entries.iter_mut().map(|(k, v)| (&*k, v))
     }
     /// All values, in no particular order.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
-        self.entries.iter_mut().flatten().map(|e| &mut e.1)
+        self.entries.iter_mut().map(|e| &mut e.1)
     }
     fn at(&self, at: u32) -> Option<&(K, V)> {
-        self.entries.get(at as usize)?.as_ref()
+        self.entries.get(at as usize)
     }
 }
 
@@ -133,7 +143,7 @@ impl<K: Key, V> Map<K, V> {
     /// The same, to change.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let at = self.index.find(key.number())?;
-        Some(&mut self.entries.get_mut(at as usize)?.as_mut()?.1)
+        Some(&mut self.entries.get_mut(at as usize)?.1)
     }
     /// Whether a key has a value.
     pub fn contains_key(&self, key: &K) -> bool {
@@ -149,18 +159,35 @@ impl<K: Key, V> Map<K, V> {
     }
     /// Enters a key that has no value.
     fn enter(&mut self, key: K, value: V) -> &mut V {
-        let at = self.free.pop().unwrap_or(self.entries.len() as u32);
-        self.index.insert(key.number(), at);
-        if at as usize == self.entries.len() {
-            self.entries.push(None);
-        }
-        &mut self.entries[at as usize].insert((key, value)).1
+        let at = self.entries.len();
+        self.entries.push((key, value));
+        self.index.insert(key.number(), at as u32);
+        &mut self.entries[at].1
     }
     /// Takes the value of a key.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let at = self.index.remove(key.number())?;
-        self.free.push(at);
-        self.entries.get_mut(at as usize)?.take().map(|e| e.1)
+        let value = self.take(at);
+        self.fit();
+        Some(value)
+    }
+    /// Takes the entry at a position that the index no longer has. The last entry moves there.
+    fn take(&mut self, at: u32) -> V {
+        let value = self.entries.swap_remove(at as usize).1;
+        if let Some((moved, _)) = self.entries.get(at as usize) {
+            self.index.moved(moved.number(), at);
+        }
+        value
+    }
+    /// Makes the list smaller if no more than a quarter of it is used. It stays as it is if the host has no memory for that:
+    /// to remove an entry must not need any.
+    fn fit(&mut self) {
+        let (used, slots) = (self.entries.len(), self.entries.capacity());
+        let mut fewer = Vec::new();
+        if slots > FEW && used <= slots / 4 && fewer.try_reserve_exact((2 * used).max(FEW)).is_ok() {
+            fewer.append(&mut self.entries);
+            self.entries = fewer;
+        }
     }
     /// The place of a key, filled or not.
     pub fn entry(&mut self, key: K) -> Entry<'_, K, V> {
@@ -181,7 +208,7 @@ impl<K: Key, V> Map<K, V> {
     /// The last of the entries whose keys are in a range, to change.
     pub fn last_mut(&mut self, range: impl RangeBounds<K>) -> Option<(&K, &mut V)> {
         let (_, at) = self.index.range(range).next_back()?;
-        self.entries.get_mut(at as usize)?.as_mut().map(|(k, v)| (&*k, v))
+        self.entries.get_mut(at as usize).map(|(k, v)| (&*k, v))
     }
     /// The first entry.
     pub fn first_key_value(&self) -> Option<(&K, &V)> {
@@ -201,15 +228,16 @@ impl<K: Key, V> Map<K, V> {
     }
     /// Keeps the entries for which `keep` says so; it is asked in no particular order.
     pub fn retain(&mut self, mut keep: impl FnMut(&K, &mut V) -> bool) {
-        for (at, entry) in self.entries.iter_mut().enumerate() {
-            if let Some((key, value)) = entry
-                && !keep(key, value)
-            {
+        let mut at = 0;
+        while let Some((key, value)) = self.entries.get_mut(at) {
+            if keep(key, value) {
+                at += 1;
+            } else {
                 self.index.remove(key.number());
-                self.free.push(at as u32);
-                *entry = None;
+                drop(self.take(at as u32));
             }
         }
+        self.fit();
     }
     /// All values, in order.
     pub fn into_values(self) -> impl DoubleEndedIterator<Item = V> {
@@ -229,7 +257,7 @@ impl<'a, K: Key, V> Entry<'a, K, V> {
     pub fn or_insert_with(self, make: impl FnOnce() -> V) -> &'a mut V {
         let Entry { map, key } = self;
         match map.index.find(key.number()) {
-            Some(at) => &mut map.entries[at as usize].get_or_insert_with(|| (key, make())).1,
+            Some(at) => &mut map.entries[at as usize].1,
             None => map.enter(key, make()),
         }
     }
@@ -285,8 +313,9 @@ impl<'a, K: Key, V> IntoIterator for &'a Map<K, V> {
 impl<K, V> IntoIterator for Map<K, V> {
     type Item = (K, V);
     type IntoIter = std::vec::IntoIter<(K, V)>;
-    fn into_iter(mut self) -> Self::IntoIter {
-        let in_order = self.index.all().filter_map(|(_, at)| self.entries.get_mut(at as usize)?.take());
+    fn into_iter(self) -> Self::IntoIter {
+        let mut entries: Vec<Option<(K, V)>> = self.entries.into_iter().map(Some).collect();
+        let in_order = self.index.all().filter_map(|(_, at)| entries.get_mut(at as usize)?.take());
         in_order.collect::<Vec<_>>().into_iter()
     }
 }
@@ -372,8 +401,13 @@ impl<K: Key> Set<K> {
     }
     /// Keeps those for which `keep` says so.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(K) -> bool) {
-        let gone: Vec<K> = self.iter().filter(|&k| !keep(k)).collect();
-        gone.iter().for_each(|k| _ = self.remove(k));
+        let mut after = Bound::Unbounded;
+        while let Some((number, _)) = self.index.between(after, Bound::Unbounded).next() {
+            if !keep(K::of(number)) {
+                self.index.remove(number);
+            }
+            after = Bound::Excluded(number);
+        }
     }
 }
 
@@ -469,11 +503,29 @@ mod tests {
                 prop_assert!(set.range(from..).eq(keys.range(from..).copied()));
                 prop_assert_eq!(map.last_key_value(), right.last_key_value());
                 prop_assert_eq!(map.last_mut(..to), right.range_mut(..to).next_back());
-                prop_assert_eq!(map.entries.len(), map.len() + map.free.len());
+                prop_assert_eq!(map.entries.len(), map.len());
             }
             prop_assert!(map.clone().into_values().eq(right.clone().into_values()));
             prop_assert!(map.into_iter().eq(right) && set.into_iter().eq(keys));
         }
+    }
+
+    #[test]
+    fn memory_goes_back_and_removing_takes_none() {
+        let filled = || (0..100_000u32).map(|k| (k, [u64::from(k); 4])).collect::<Map<_, _>>();
+        let mut map = filled();
+        for key in (0..100_000).map(|n| n * 7 % 100_000).filter(|n| n % 20_000 != 0) {
+            let slots = map.entries.capacity();
+            assert_eq!(map.remove(&key), Some([key.into(); 4]));
+            assert!(map.entries.capacity() <= slots && map.entries.capacity() <= (4 * map.len() + 4).max(64));
+        }
+        assert!(map.keys().copied().eq([0, 20_000, 40_000, 60_000, 80_000]));
+        assert_eq!(map.iter_mut().count(), 5);
+        assert!(map.entries.capacity() <= 64, "{} slots for 5 entries", map.entries.capacity());
+        let mut map = filled();
+        map.retain(|k, _| k % 1000 == 1);
+        assert!(map.iter().all(|(&k, v)| v[0] == u64::from(k)) && map.len() == 100);
+        assert!(map.entries.capacity() <= 400, "{} slots for 100 entries", map.entries.capacity());
     }
 
     #[test]
