@@ -89,11 +89,15 @@ fn shared_ties(ground: &Ground, all: &[HeapSpace], pieces: &[(usize, Extent)]) -
         }
     }
     parts.sort_unstable();
-    let free = parts.chunk_by(|a, b| a.0 == b.0).filter_map(|of| {
-        let (tie, count) = (of.first()?.0, of.iter().map(|p| p.1).sum::<u32>());
-        (count == tie.count).then_some(tie.first)
-    });
-    Ok(free.collect())
+    let mut free = Vec::new();
+    for of in parts.chunk_by(|a, b| a.0 == b.0) {
+        let Some(&(tie, _)) = of.first() else { continue };
+        if of.iter().map(|p| p.1).sum::<u32>() == tie.count {
+            free.try_reserve(1).map_err(|_| no_host_memory())?;
+            free.push(tie.first);
+        }
+    }
+    Ok(free)
 }
 
 fn no_host_memory() -> Error {
