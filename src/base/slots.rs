@@ -39,9 +39,10 @@ impl<T: Sync + 'static> AtomicRef<T> {
     /// The reference, if there is one.
     #[inline(always)]
     pub fn get(&self) -> Option<&'static T> {
-        // Acquire pairs with the Release store in `set`: the referenced value is fully initialised.
+        // Acquire pairs with the Release in `set` and `get_or_make`: the referenced value is fully initialised.
         let p = self.0.load(Ordering::Acquire);
-        // SAFETY: only `set` stores a pointer that is not null, and it came from a `&'static T`.
+        // SAFETY: a pointer that is not null leads to what is never freed: `to` and `set` had a `&'static T`, and `get_or_make`
+        // stored that of a box which nobody frees.
         unsafe { p.as_ref() }
     }
 
@@ -58,7 +59,7 @@ impl<T: Sync + 'static> AtomicRef<T> {
             Err(first) => {
                 // SAFETY: it came from the box above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(made) });
-                // SAFETY: it is not null, and only `set` and this function store such pointers, to what is never freed.
+                // SAFETY: it is not null, so that it leads to what is never freed, as in `get`.
                 unsafe { &*first }
             }
         }
