@@ -298,6 +298,11 @@ mod tests {
         assert_eq!(one("throw_on_cudamalloc_oom:true"), Value::Switch(true));
         assert_eq!(one("garbage_collection_threshold:0.8"), Value::Fraction(0.8));
         assert_eq!(one("garbage_collection_threshold:-0.0"), Value::Fraction(0.0));
+        assert_eq!(
+            one("garbage_collection_threshold:0.9999999999999999"),
+            Value::Fraction(1.0f64.next_down())
+        );
+        assert_eq!(one("garbage_collection_threshold:1e-99999999999"), Value::Fraction(0.0));
         assert_eq!(one("per_process_memory_fraction:1"), Value::Fraction(1.0));
         assert_eq!(one("large_segment_size_mb:default"), Value::Segment(None));
         assert_eq!(one("pinned_use_hip_host_register:True"), Value::Switch(true));
