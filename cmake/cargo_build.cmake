@@ -17,7 +17,7 @@ if(SYSROOT)
 endif()
 
 # Less inlining than the compiler's 250: it makes a program a tenth smaller, and a warm pair of calls, whose functions say
-# themselves that they are to be inlined, takes as many instructions (docs/install.md). Who names a threshold gets that one.
+# themselves that they are to be inlined, takes as many instructions (docs/decisions/size.md). Who names a threshold gets that one.
 if(NOT "$ENV{RUSTFLAGS}$ENV{CARGO_ENCODED_RUSTFLAGS}" MATCHES "inline-threshold")
   list(APPEND rust_flags "-Cllvm-args=-inline-threshold=60")
 endif()
