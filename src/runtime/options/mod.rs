@@ -8,7 +8,6 @@
 //!
 //! Nothing here knows a device. Every error names the column and the nearest right key or value.
 
-mod decimal;
 mod defaults;
 mod environment;
 mod keys;

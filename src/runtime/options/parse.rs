@@ -1,7 +1,6 @@
 //! From text to values: `key:value,key:value`, where a value may be a list in brackets. Blanks mean nothing.
 
 use super::Patch;
-use super::decimal::{self, Fraction};
 use super::keys::{Key, Kind, nearest_name};
 use super::nearest::nearest;
 use super::value::{Backend, Divisions, ExportHandle, INTERVALS, MOST_PARTS, Value};
@@ -161,14 +160,14 @@ fn value_of(key: Key, value: Part<'_>, source: &str) -> Result<Value> {
         Kind::Fraction { open } => {
             let most = if open { 0.999 } else { 1.0 };
             let want = if open { "a number from 0 (off) to less than 1" } else { "a number from 0 to 1" };
-            match decimal::parse(text) {
-                Some(x) if (0.0..=1.0).contains(&x) && !(open && x >= 1.0) => Ok(Value::Fraction(x.abs())),
+            match text.parse::<f64>() {
+                Ok(x) if (0.0..=1.0).contains(&x) && !(open && x >= 1.0) => Ok(Value::Fraction(x.abs())),
                 // From 2 on it looks like a percentage; below, like a little too much.
-                Some(x) if (2.0..=100.0).contains(&x) => wrong(want, &Fraction((x / 100.0).min(most))),
-                Some(x) if x > 0.0 => wrong(want, &Fraction(most)),
-                Some(_) => wrong(want, &0),
-                None => match text.strip_suffix('%').and_then(|t| decimal::parse(t.trim())) {
-                    Some(x) if (0.0..=100.0).contains(&x) => wrong(want, &Fraction((x / 100.0).min(most))),
+                Ok(x) if (2.0..=100.0).contains(&x) => wrong(want, &(x / 100.0).min(most)),
+                Ok(x) if x > 0.0 => wrong(want, &most),
+                Ok(_) => wrong(want, &0),
+                Err(_) => match text.strip_suffix('%').and_then(|t| t.trim().parse::<f64>().ok()) {
+                    Some(x) if (0.0..=100.0).contains(&x) => wrong(want, &(x / 100.0).min(most)),
                     _ => wrong(want, &info.default),
                 },
             }

@@ -1,6 +1,5 @@
 //! The values of options, and how they are written.
 
-use super::decimal;
 use std::fmt;
 
 /// Which allocator serves a device.
@@ -131,7 +130,7 @@ impl fmt::Display for Value {
             Value::Mib(None) => f.write_str("unlimited"),
             Value::Segment(None) | Value::Node(None) => f.write_str("default"),
             Value::Node(Some(n)) => write!(f, "{n}"),
-            Value::Fraction(x) => write!(f, "{}", decimal::Fraction(*x)),
+            Value::Fraction(x) => write!(f, "{x}"),
             Value::Count(n) => write!(f, "{n}"),
             Value::Divisions(d) => write!(f, "{d}"),
         }
