@@ -122,6 +122,25 @@ impl Bench {
         }
     }
 
+    /// Ends a stream on which work is queued: its blocks, and what it used of others, wait for that work.
+    fn end_stream(&mut self, stream: u64) {
+        let mut w = self.world.lock().unwrap();
+        let st = w.streams.entry(stream).or_default();
+        st.queued += 1;
+        let q = st.queued;
+        drop(w);
+        for x in self.live.iter_mut().filter(|x| x.stream == Some(stream) && x.past.is_none()) {
+            x.past = Some((stream, q));
+        }
+        for x in &mut self.live {
+            if x.uses.contains(&stream) {
+                x.uses.retain(|&s| s != stream); // waited for when the stream ends
+                self.dirty.extend(x.ranges.iter().map(|&(a, n)| (a, a + n, stream, q)));
+            }
+        }
+        stream_ends(&self.pond, stream);
+    }
+
     /// A new pool.
     fn pool(&mut self, contiguous: bool) -> PoolId {
         let pool = self.pond.pool_create(0, contiguous).unwrap();
@@ -487,23 +506,7 @@ fn run(source: Source, contiguous: [bool; 2], tie: u32, ops: Vec<Op>) {
                 assert_eq!(b.pond.order().check_end(stream).unwrap_err().code(), Code::Busy);
             }
             Op::EndStream { stream } if stream == 0 && graphs.any_recording() => {} // it never ends anyway
-            Op::EndStream { stream } => {
-                let mut w = b.world.lock().unwrap();
-                let st = w.streams.entry(stream).or_default();
-                st.queued += 1;
-                let q = st.queued;
-                drop(w);
-                for x in b.live.iter_mut().filter(|x| x.stream == Some(stream) && x.past.is_none()) {
-                    x.past = Some((stream, q));
-                }
-                for x in &mut b.live {
-                    if x.uses.contains(&stream) {
-                        x.uses.retain(|&s| s != stream); // waited for when the stream ends
-                        b.dirty.extend(x.ranges.iter().map(|&(a, n)| (a, a + n, stream, q)));
-                    }
-                }
-                stream_ends(&b.pond, stream);
-            }
+            Op::EndStream { stream } => b.end_stream(stream),
             Op::FailAlias(f) => b.world.lock().unwrap().fail_alias = f,
             Op::Tune(t) => {
                 b.pond.tune(t);

@@ -5,7 +5,6 @@ use super::super::desc::Id;
 use super::super::state::growth::ties::{Piece, Ties};
 use super::super::tied::choose;
 use super::super::units::GranuleRun;
-use crate::base::sort;
 use std::cmp::Reverse;
 
 /// What is taken out of a heap.
@@ -68,7 +67,7 @@ pub(super) fn parts_to_take(ties: &Ties, runs: &[(GranuleRun, Id)], wanted: Want
             taken.push(tie);
         }
     }
-    sort::by_key(&mut loose, |r| (r.0.count, r.0.first));
+    loose.sort_unstable_by_key(|r| (r.0.count, r.0.first));
     for r in &loose {
         // From the end of the run: its owner continues from the front.
         let n = count(r).min(left);
@@ -77,7 +76,7 @@ pub(super) fn parts_to_take(ties: &Ties, runs: &[(GranuleRun, Id)], wanted: Want
         }
         left -= n;
     }
-    sort::by_key(&mut taken, |r| Reverse(r.0.first));
+    taken.sort_unstable_by_key(|r| Reverse(r.0.first));
     taken
 }
 

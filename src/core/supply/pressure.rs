@@ -9,6 +9,7 @@ use super::super::state::growth::transits::Parts;
 use super::super::units::{Extent, GRANULE, GRANULE_SHIFT, LARGE_UNITS};
 use super::limits::is_limit;
 use super::search::Search;
+use super::swap::Shortage;
 use super::taken::{InTransit, Of, Taken, count};
 use super::trim::Trim;
 
@@ -70,7 +71,7 @@ impl<'a> Search<'a> {
     }
 
     /// For segments: gives idle ones back to the device, so that it can give one that is large enough: as few as are
-    /// needed, if that is known. If that does not help, adjacent free memory of several heaps moves to the request's heap.
+    /// needed, if that is known, and none where a limit refuses all the same. If that does not help, adjacent free memory of several heaps moves to the request's heap.
     pub(super) fn trim_and_grow(&mut self, missing: u64) -> bool {
         let ground = self.ground;
         if ground.order.sync_device().is_err() {
@@ -78,12 +79,15 @@ impl<'a> Search<'a> {
         }
         WaitingBlocks::of(ground).poll_all();
         let own = ground.config.source() == Source::OwnSegments;
-        let lacks = if own { self.lacks_for_segment() } else { None };
+        let shortage = if own { self.segment_shortage() } else { Shortage::Device };
+        if matches!(shortage, Shortage::Limit) {
+            return self.move_run();
+        }
         let mut held = ground.growing().take_whole_segments(ground.heaps_in(None), Parts::Any);
         let mut released = Ok(());
-        let grown = match lacks {
-            Some(lacks) => self.swap_for(missing, &lacks, &mut held.taken),
-            None => {
+        let grown = match shortage {
+            Shortage::Lacks(lacks) => self.swap_for(missing, &lacks, &mut held.taken),
+            _ => {
                 let given = Trim::of(ground).give_segments_back(&mut held.taken, u64::MAX);
                 released = given.done;
                 given.any && self.note_refusal(|s| s.grow(missing))

@@ -12,7 +12,6 @@ use super::super::units::{GRANULE_SHIFT, GranuleRun};
 use super::parts::{Wanted, parts_to_take};
 use super::search::Search;
 use super::step::Terms;
-use crate::base::sort;
 use std::sync::Arc;
 
 /// How many heaps with busy streams are tried for one request while the device may have more memory.
@@ -166,13 +165,13 @@ impl Growing<'_> {
                 let units = GranuleRun::new(0, most as u32).extent().units;
                 let spared = |id| !wanted.cuts && h.is_spared(id, units);
                 runs.retain(|r| u64::from(r.0.count) >= most && !spared(r.1));
-                sort::by_key(runs, |r| (r.0.count, r.0.first));
+                runs.sort_unstable_by_key(|r| (r.0.count, r.0.first));
                 runs.truncate(1);
             } else if apart {
-                sort::by_key(runs, |r| (r.0.count, r.0.first));
+                runs.sort_unstable_by_key(|r| (r.0.count, r.0.first));
             } else {
                 runs.retain(|r| u64::from(r.0.count) >= most);
-                sort::by_key(runs, |r| std::cmp::Reverse((r.0.count, r.0.first)));
+                runs.sort_unstable_by_key(|r| std::cmp::Reverse((r.0.count, r.0.first)));
                 runs.truncate(1);
             }
             let mut left = most;

@@ -16,6 +16,16 @@ pub(super) struct Lacks {
     any: u64,
 }
 
+/// What keeps the device from giving a segment for a request.
+pub(super) enum Shortage {
+    /// So much must go back, and can.
+    Lacks(Lacks),
+    /// A limit, whatever goes back.
+    Limit,
+    /// The device itself. How much would help is not known, or there is not so much.
+    Device,
+}
+
 impl Search<'_> {
     /// Gives idle segments back to the device, so that one of the request's size can be had, if that is enough. Waits
     /// for the device.
@@ -24,7 +34,7 @@ impl Search<'_> {
         if ground.config.source() != Source::OwnSegments || !req.is_large() {
             return false;
         }
-        let Some(lacks) = self.lacks_for_segment() else { return false };
+        let Shortage::Lacks(lacks) = self.segment_shortage() else { return false };
         let mut held = {
             let mut g = ground.growing();
             // Where only the pool's own limit refuses, nobody else has to wait.
@@ -39,24 +49,26 @@ impl Search<'_> {
         grown
     }
 
-    /// What must go back so that the device can give a segment for the request; `None`: nothing that helps can.
-    pub(super) fn lacks_for_segment(&self) -> Option<Lacks> {
+    /// What keeps the device from giving a segment for the request.
+    pub(super) fn segment_shortage(&self) -> Shortage {
         let (ground, pool) = (self.ground, self.req.heap.pool());
         let segments = Segments::of(ground);
         let wanted = self.least_segment();
-        let (pool_room, room) = {
+        let (own, limit, any) = {
             let g = ground.growing();
-            (g.pool_room(pool), segments.most().saturating_sub(g.account.taken(pool).device))
+            let then = g.account.taken(pool).device.saturating_add(wanted);
+            (g.pool_lacks(pool, wanted), g.device_lacks(wanted), then.saturating_sub(segments.most()))
         };
-        let lacks = Lacks { own: wanted.saturating_sub(pool_room), any: wanted.saturating_sub(room) };
-        if lacks.own == 0 && lacks.any == 0 {
-            return None;
-        }
         // The memory of other pools is no help where the pool's own limit refuses.
-        let own = || segments.free_whole(ground.heaps_of(pool));
-        let any = || segments.free_whole(ground.heaps_in(None));
-        let helps = (lacks.own == 0 || own() >= lacks.own) && (lacks.any == 0 || any() >= lacks.any);
-        helps.then_some(lacks)
+        let has_own = |bytes| bytes == 0 || segments.free_whole(ground.heaps_of(pool)) >= bytes;
+        let has_any = |bytes| bytes == 0 || segments.free_whole(ground.heaps_in(None)) >= bytes;
+        if !has_own(own) || !has_any(limit) {
+            return Shortage::Limit;
+        }
+        match own == 0 && any == 0 || !has_any(any) {
+            true => Shortage::Device,
+            false => Shortage::Lacks(Lacks { own, any }),
+        }
     }
 
     /// Gives as few bytes back as are needed; all, if the device cannot use the space that this makes. Then takes a

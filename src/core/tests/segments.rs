@@ -243,3 +243,23 @@ fn a_small_block_takes_little_of_a_small_device() {
     b.alloc(PoolId::DEFAULT, Some(0), 32 * MIB).expect("two halves are the whole");
     b.finish();
 }
+
+/// A limit of the device or of the pool is set below what is reserved, of which 32 MiB are in use and as many free.
+#[test]
+fn a_limit_below_what_is_reserved_empties_no_cache_in_vain() {
+    for (of_pool, limit) in [(false, 44), (true, 44), (false, 52), (true, 52)] {
+        let mut b = bench(256 * MIB);
+        for _ in 0..4 {
+            b.alloc(PoolId::DEFAULT, Some(0), 16 * MIB).unwrap();
+        }
+        b.free(0, None);
+        b.free(0, None);
+        match of_pool {
+            true => b.pond.pool_set_limit(PoolId::DEFAULT, limit * MIB).unwrap(),
+            false => b.pond.set_limit(limit * MIB),
+        }
+        let got = b.alloc(PoolId::DEFAULT, Some(0), 20 * MIB);
+        assert_eq!((got.is_ok(), reserved(&b) / MIB), if limit < 52 { (false, 64) } else { (true, 52) });
+        b.finish();
+    }
+}

@@ -137,23 +137,7 @@ fn run(tie: u32, growth: u32, one_piece: bool, contiguous: bool, ops: Vec<Op>) {
             Op::Sleep(save) if !faults(&b) => b.sleep(pools[1], save, true),
             Op::Sleep(save) => _ = b.pond.sleep().begin(pools[1], save),
             Op::Wake => _ = b.pond.sleep().wake(pools[1]),
-            Op::EndStream(stream) if !graphs.recording(stream) => {
-                let mut w = b.world.lock().unwrap();
-                let st = w.streams.entry(stream).or_default();
-                st.queued += 1;
-                let q = st.queued;
-                drop(w);
-                for x in b.live.iter_mut().filter(|x| x.stream == Some(stream) && x.past.is_none()) {
-                    x.past = Some((stream, q));
-                }
-                for x in &mut b.live {
-                    if x.uses.contains(&stream) {
-                        x.uses.retain(|&s| s != stream);
-                        b.dirty.extend(x.ranges.iter().map(|&(a, n)| (a, a + n, stream, q)));
-                    }
-                }
-                stream_ends(&b.pond, stream);
-            }
+            Op::EndStream(stream) if !graphs.recording(stream) => b.end_stream(stream),
             Op::NewPool => {
                 let old = pools[3];
                 if b.live.iter().all(|x| x.pool != old) && b.pond.pool_destroy(old).is_ok() {

@@ -16,7 +16,7 @@ use crate::device::StreamId;
 use crate::runtime::memory::fast_paths::Found;
 use crate::runtime::memory::handle_cache;
 use crate::runtime::oom::explain::Asked;
-use crate::runtime::watch::event::{Event, EventKind, Quick, WORDS, known_thread_number, words_at, words_of};
+use crate::runtime::watch::event::{Event, EventKind, Quick, known_thread_number, words_at, words_of};
 use crate::runtime::watch::latency::Latency;
 use crate::runtime::watch::observe::{Observer, Observers};
 use std::num::NonZero;
@@ -94,11 +94,10 @@ impl Request {
     }
 }
 
-/// The words of a request or a free on a fast path.
+/// When a call on a noted fast path was made, and by whom.
 #[inline(always)]
-fn words_noted(kind: Quick, thread: NonZero<u32>, noted: Noted, stream: StreamId) -> [u64; WORDS] {
-    let Noted { pool, address, charged, requested } = noted;
-    words_at((clock::counted(), thread.get()), kind, address, charged, requested, stream, pool)
+fn now_by(thread: NonZero<u32>) -> (u64, u32) {
+    (clock::counted(), thread.get())
 }
 
 /// Serves a request by a fast path on which requests are noted. What is [almost](Fast::Almost) served is not noted yet.
@@ -107,7 +106,7 @@ fn words_noted(kind: Quick, thread: NonZero<u32>, noted: Noted, stream: StreamId
 #[inline(always)]
 pub(crate) fn alloc_noted(path: Found, name: Name, bytes: u64, stream: StreamId) -> Option<Fast> {
     let thread = known_thread_number()?;
-    let note = |ring: &Ring, noted| ring.push_short(&words_noted(Quick::Alloc, thread, noted, stream));
+    let note = |ring: &Ring, noted| ring.push_short(&words_at(now_by(thread), Quick::Alloc, noted, stream));
     Some(path.enter(name)?.alloc_noted(bytes, note))
 }
 
@@ -117,7 +116,7 @@ pub(crate) fn free_noted(path: Found, name: Name, addr: u64, stream: StreamId) -
     let Some(thread) = known_thread_number() else { return false };
     // At once: no stream but the block's own has used it.
     let note = |ring: &Ring, position, noted| {
-        ring.put_short(position, &words_noted(Quick::Free, thread, noted, stream));
+        ring.put_short(position, &words_at(now_by(thread), Quick::Free, noted, stream));
     };
     path.enter(name).is_some_and(|heap| heap.free_noted(addr, note))
 }
@@ -241,12 +240,18 @@ impl Pooled {
         let given = self.alloc_quick(pool.place, stream, bytes);
         match (&given, self.observers.quick()) {
             (&Given::Block(address), Some(ring)) => {
-                let size = self.pond.watched().charged(bytes);
-                ring.push_short(&words_of(Quick::Alloc, address, size, bytes, stream, pool.id.0.into()));
+                ring.push_short(&words_of(Quick::Alloc, self.noted(address, bytes, pool.id), stream));
             }
             _ => self.tell_given(&given, stream, bytes, pool.id),
         }
         given
+    }
+
+    /// What there is to note of a request of so many bytes that was served.
+    #[inline(always)]
+    fn noted(&self, address: u64, requested: u64, pool: PoolId) -> Noted {
+        let charged = self.pond.watched().charged(requested);
+        Noted { pool: pool.0.into(), address, charged, requested }
     }
 
     /// Tells of what the first step of a request has given, where that is not simply written down.
@@ -259,8 +264,7 @@ impl Pooled {
             Given::Missed => 0,
         };
         if address != 0 {
-            let size = self.pond.watched().charged(bytes);
-            self.observers.tell_words(words_of(Quick::Alloc, address, size, bytes, stream, pool.0.into()));
+            self.observers.tell_words(words_of(Quick::Alloc, self.noted(address, bytes, pool), stream));
             self.observers.breathe();
         }
     }
@@ -271,13 +275,15 @@ impl Pooled {
         let Some(offset) = self.places.near(addr) else { return false };
         let Some(ring) = self.observers.quick() else { return self.free_told(addr, offset, stream) };
         // Its place among the events is that of the moment at which others may have the block.
-        let mut noted = (0, 0, 0, 0);
-        let note = |heap: &Heap, size, bytes| noted = (ring.claim(), heap.pool(), size, bytes);
+        let mut noted = None;
+        let note = |heap: &Heap, charged, requested| {
+            let freed = Noted { pool: heap.pool().into(), address: addr, charged, requested };
+            noted = Some((ring.claim(), freed));
+        };
         let done = matches!(self.pond.free_quick(offset, Some(stream), None, note), Freed::Done);
-        if done {
-            let (position, pool, size, bytes) = noted;
+        if let (true, Some((position, freed))) = (done, noted) {
             // At once: no stream but the block's own has used it.
-            ring.put_short(position, &words_of(Quick::Free, addr, size, bytes, stream, pool.into()));
+            ring.put_short(position, &words_of(Quick::Free, freed, stream));
         }
         done
     }
@@ -286,8 +292,9 @@ impl Pooled {
     #[cold]
     #[inline(never)]
     fn free_told(&self, addr: u64, offset: u64, stream: StreamId) -> bool {
-        let tell = |heap: &Heap, size, bytes| {
-            self.observers.tell_words(words_of(Quick::Free, addr, size, bytes, stream, heap.pool().into()));
+        let tell = |heap: &Heap, charged, requested| {
+            let freed = Noted { pool: heap.pool().into(), address: addr, charged, requested };
+            self.observers.tell_words(words_of(Quick::Free, freed, stream));
         };
         let done = matches!(self.pond.free_quick(offset, Some(stream), None, tell), Freed::Done);
         if done {

@@ -2,7 +2,7 @@
 
 use crate::base::clock::{self, Span};
 use crate::base::ring;
-use crate::core::{BlockInfo, Freeing, PoolId};
+use crate::core::{BlockInfo, Freeing, Noted, PoolId};
 use crate::device::StreamId;
 use std::cell::Cell;
 use std::num::NonZero;
@@ -234,15 +234,8 @@ impl Told {
 
 /// The words of a request that was served, or of a free that waits for nothing: of a block that one stream has.
 #[inline(always)]
-pub(crate) fn words_of(
-    kind: Quick,
-    address: u64,
-    bytes: u64,
-    requested: u64,
-    stream: StreamId,
-    pool: u64,
-) -> [u64; WORDS] {
-    words_at((clock::ticks(), thread_number()), kind, address, bytes, requested, stream, pool)
+pub(crate) fn words_of(kind: Quick, noted: Noted, stream: StreamId) -> [u64; WORDS] {
+    words_at((clock::ticks(), thread_number()), kind, noted, stream)
 }
 
 /// The same of that time and thread.
@@ -250,14 +243,11 @@ pub(crate) fn words_of(
 pub(crate) fn words_at(
     (ticks, thread): (u64, u32),
     kind: Quick,
-    address: u64,
-    bytes: u64,
-    requested: u64,
+    Noted { pool, address, charged, requested }: Noted,
     stream: StreamId,
-    pool: u64,
 ) -> [u64; WORDS] {
     let what = kind as u64 | u64::from(thread) << 32;
-    [ticks, what, address, bytes, requested, stream, pool]
+    [ticks, what, address, charged, requested, stream, pool]
 }
 
 /// What [`words_of`] are about.
