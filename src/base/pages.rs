@@ -80,8 +80,8 @@ impl Drop for Pages {
     }
 }
 
-/// Mappings of their own, with huge pages from that size on. Neighbours are one mapping for the system, so that many take
-/// neither room between them nor entries in its table, of which a process has 65 530.
+/// Mappings of their own, with huge pages from that size on. Neighbours are one mapping for the system, so that many take no
+/// room between them, and few of the mappings that a process may have (65 530).
 #[cfg(target_os = "linux")]
 mod raw {
     use super::Pages;
@@ -101,7 +101,8 @@ mod raw {
             at => {
                 give_back(at, bytes);
                 let length = bytes.checked_add(Pages::HUGE)?;
-                let at = map(length)?;
+                // Where only so much fits, it lies where it fits.
+                let Some(at) = map(length) else { return map(bytes) };
                 // The last place that fits, since the system goes from the top down: so the next one fits below.
                 let start = (at + length - bytes) & !(Pages::HUGE - 1);
                 give_back(at, start - at);
@@ -123,9 +124,15 @@ mod raw {
     }
 
     pub(super) fn give_back(start: usize, bytes: usize) {
-        if bytes > 0 {
-            // SAFETY: `take` mapped this range, and nobody uses it any more.
-            unsafe { libc::munmap(with_exposed_provenance_mut(start), bytes) };
+        if bytes == 0 {
+            return;
+        }
+        let at = with_exposed_provenance_mut(start);
+        // SAFETY: `take` mapped this range, and nobody uses it any more.
+        if unsafe { libc::munmap(at, bytes) } != 0 {
+            // The hole would be one mapping too many. So only the memory goes back, and the addresses stay taken.
+            // SAFETY: as above.
+            unsafe { libc::madvise(at, bytes, libc::MADV_DONTNEED) };
         }
     }
 }

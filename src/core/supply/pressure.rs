@@ -9,7 +9,6 @@ use super::super::state::growth::transits::Parts;
 use super::super::units::{Extent, GRANULE, GRANULE_SHIFT, LARGE_UNITS};
 use super::limits::is_limit;
 use super::search::Search;
-use super::swap::Shortage;
 use super::taken::{InTransit, Of, Taken, count};
 use super::trim::Trim;
 
@@ -71,7 +70,8 @@ impl<'a> Search<'a> {
     }
 
     /// For segments: gives idle ones back to the device, so that it can give one that is large enough: as few as are
-    /// needed, if that is known, and none where a limit refuses all the same. If that does not help, adjacent free memory of several heaps moves to the request's heap.
+    /// needed, if that is known, and none where a limit refuses all the same. If that does not help, adjacent free memory of
+    /// several heaps moves to the request's heap.
     pub(super) fn trim_and_grow(&mut self, missing: u64) -> bool {
         let ground = self.ground;
         if ground.order.sync_device().is_err() {
@@ -79,15 +79,24 @@ impl<'a> Search<'a> {
         }
         WaitingBlocks::of(ground).poll_all();
         let own = ground.config.source() == Source::OwnSegments;
-        let shortage = if own { self.segment_shortage() } else { Shortage::Device };
-        if matches!(shortage, Shortage::Limit) {
-            return self.move_run();
-        }
-        let mut held = ground.growing().take_whole_segments(ground.heaps_in(None), Parts::Any);
+        let lacks = if own { self.lacks_for_segment() } else { None };
+        let wanted = self.least_segment();
+        let held = {
+            let mut g = ground.growing();
+            let whole = g.take_wholly_free(ground.heaps_in(None));
+            match self.is_refused_without(&g, &whole, wanted) {
+                true => {
+                    g.return_all(whole);
+                    None
+                }
+                false => Some(g.in_transit(whole, Parts::Any)),
+            }
+        };
+        let Some(mut held) = held else { return self.move_run() };
         let mut released = Ok(());
-        let grown = match shortage {
-            Shortage::Lacks(lacks) => self.swap_for(missing, &lacks, &mut held.taken),
-            _ => {
+        let grown = match lacks {
+            Some(lacks) => self.swap_for(missing, &lacks, &mut held.taken),
+            None => {
                 let given = Trim::of(ground).give_segments_back(&mut held.taken, u64::MAX);
                 released = given.done;
                 given.any && self.note_refusal(|s| s.grow(missing))

@@ -1,5 +1,6 @@
 //! On a device whose segments are as large as requests need: how idle segments make room for a new one.
 
+use super::super::ground::Growing;
 use super::super::heap::Source;
 use super::super::state::growth::transits::Parts;
 use super::search::Search;
@@ -16,16 +17,6 @@ pub(super) struct Lacks {
     any: u64,
 }
 
-/// What keeps the device from giving a segment for a request.
-pub(super) enum Shortage {
-    /// So much must go back, and can.
-    Lacks(Lacks),
-    /// A limit, whatever goes back.
-    Limit,
-    /// The device itself. How much would help is not known, or there is not so much.
-    Device,
-}
-
 impl Search<'_> {
     /// Gives idle segments back to the device, so that one of the request's size can be had, if that is enough. Waits
     /// for the device.
@@ -34,7 +25,7 @@ impl Search<'_> {
         if ground.config.source() != Source::OwnSegments || !req.is_large() {
             return false;
         }
-        let Shortage::Lacks(lacks) = self.segment_shortage() else { return false };
+        let Some(lacks) = self.lacks_for_segment() else { return false };
         let mut held = {
             let mut g = ground.growing();
             // Where only the pool's own limit refuses, nobody else has to wait.
@@ -49,26 +40,34 @@ impl Search<'_> {
         grown
     }
 
-    /// What keeps the device from giving a segment for the request.
-    pub(super) fn segment_shortage(&self) -> Shortage {
+    /// What must go back so that the device can give a segment for the request; `None`: nothing that helps can, or only
+    /// segments that are free in parts of several heaps.
+    pub(super) fn lacks_for_segment(&self) -> Option<Lacks> {
         let (ground, pool) = (self.ground, self.req.heap.pool());
         let segments = Segments::of(ground);
         let wanted = self.least_segment();
-        let (own, limit, any) = {
+        let lacks = {
             let g = ground.growing();
             let then = g.account.taken(pool).device.saturating_add(wanted);
-            (g.pool_lacks(pool, wanted), g.device_lacks(wanted), then.saturating_sub(segments.most()))
+            Lacks { own: g.pool_lacks(pool, wanted), any: then.saturating_sub(segments.most()) }
         };
+        if lacks.own == 0 && lacks.any == 0 {
+            return None;
+        }
         // The memory of other pools is no help where the pool's own limit refuses.
-        let has_own = |bytes| bytes == 0 || segments.free_whole(ground.heaps_of(pool)) >= bytes;
-        let has_any = |bytes| bytes == 0 || segments.free_whole(ground.heaps_in(None)) >= bytes;
-        if !has_own(own) || !has_any(limit) {
-            return Shortage::Limit;
-        }
-        match own == 0 && any == 0 || !has_any(any) {
-            true => Shortage::Device,
-            false => Shortage::Lacks(Lacks { own, any }),
-        }
+        let own = || segments.free_whole(ground.heaps_of(pool));
+        let any = || segments.free_whole(ground.heaps_in(None));
+        let helps = (lacks.own == 0 || own() >= lacks.own) && (lacks.any == 0 || any() >= lacks.any);
+        helps.then_some(lacks)
+    }
+
+    /// Whether a limit refuses a segment of `wanted` bytes for the request even if all of these go back.
+    pub(super) fn is_refused_without(&self, g: &Growing<'_>, taken: &[Taken], wanted: u64) -> bool {
+        let pool = self.req.heap.pool();
+        let bytes = |t: &Taken| g.segments.bytes_of(t.block.part);
+        let own: u64 = taken.iter().filter(|t| t.heap.pool() == pool).map(bytes).sum();
+        let any: u64 = taken.iter().map(bytes).sum();
+        own < g.pool_lacks(pool, wanted) || any < g.device_lacks(wanted)
     }
 
     /// Gives as few bytes back as are needed; all, if the device cannot use the space that this makes. Then takes a

@@ -261,9 +261,14 @@ impl<'a> Growing<'a> {
 
     /// For segments: takes those out of the heaps that are wholly free, so that they can go back to the device.
     pub(super) fn take_whole_segments(&mut self, heaps: Vec<&'static Heap>, parts: Parts) -> InTransit<'a> {
-        let taken = self.take_all_free(heaps);
-        let whole = self.keep_whole(taken);
+        let whole = self.take_wholly_free(heaps);
         self.in_transit(whole, parts)
+    }
+
+    /// The same for a caller who may give them back to the heaps at once.
+    pub(super) fn take_wholly_free(&mut self, heaps: Vec<&'static Heap>) -> Vec<Taken> {
+        let taken = self.take_all_free(heaps);
+        self.keep_whole(taken)
     }
 
     /// Keeps those parts of `taken` that make up complete segments. Returns the rest to its heaps, so that nobody has to

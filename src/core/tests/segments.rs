@@ -263,3 +263,63 @@ fn a_limit_below_what_is_reserved_empties_no_cache_in_vain() {
         b.finish();
     }
 }
+
+/// Segments of one size, of which two idle ones are not enough under the limit.
+#[test]
+fn a_limit_below_what_is_reserved_empties_no_cache_of_fixed_segments_in_vain() {
+    let mut b = Bench::new(Config { init_alloc: 16 * MIB, realloc: 16 * MIB, ..config(false, 256 * MIB) });
+    for _ in 0..4 {
+        b.alloc(PoolId::DEFAULT, Some(0), 16 * MIB).unwrap();
+    }
+    b.free(0, None);
+    b.free(0, None);
+    b.pond.set_limit(44 * MIB);
+    b.alloc(PoolId::DEFAULT, Some(0), 20 * MIB).unwrap_err();
+    assert_eq!(reserved(&b), 64 * MIB);
+    b.finish();
+}
+
+/// A segment whose free parts lie in the heaps of two streams makes room as well, under whatever limit.
+#[test]
+fn a_segment_that_is_free_in_two_heaps_goes_back() {
+    for (limit, of_pool, bytes) in [(64, false, 60), (64, true, 60), (0, false, 240)] {
+        let mut b = bench(256 * MIB);
+        idle(&mut b, PoolId::DEFAULT, 40 * MIB);
+        b.alloc(PoolId::DEFAULT, Some(0), 8 * MIB).unwrap();
+        b.pond.set_limit(40 * MIB);
+        b.alloc(PoolId::DEFAULT, Some(1), 20 * MIB).expect("a part of the idle segment");
+        b.pond.set_limit(0);
+        b.free(1, None);
+        b.free(0, None);
+        match of_pool {
+            true => b.pond.pool_set_limit(PoolId::DEFAULT, limit * MIB).unwrap(),
+            false => b.pond.set_limit(limit * MIB),
+        }
+        b.alloc(PoolId::DEFAULT, Some(0), bytes * MIB).expect("nothing is in use");
+        b.finish();
+    }
+}
+
+/// Whatever two streams have done: if all is free, one block can have the device.
+#[test]
+fn all_of_a_device_that_is_free_can_be_one_block() {
+    let mut seed = 12345u64;
+    for round in 0..part_of(300) {
+        let mut b = bench(64 * MIB);
+        for _ in 0..30 {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let r = seed >> 33;
+            if r.is_multiple_of(3) && !b.live.is_empty() {
+                let i = (r / 3) as usize % b.live.len();
+                b.free(i, None);
+            } else {
+                let _ = b.alloc(PoolId::DEFAULT, Some(r / 7 % 2), (1 + r / 16 % 24) * MIB);
+            }
+        }
+        while !b.live.is_empty() {
+            b.free(b.live.len() - 1, None);
+        }
+        b.alloc(PoolId::DEFAULT, Some(0), 64 * MIB).unwrap_or_else(|e| panic!("round {round}: {e}"));
+        b.finish();
+    }
+}
