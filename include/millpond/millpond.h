@@ -2450,7 +2450,8 @@ typedef struct millpond_memory_stats {
   uint64_t largest_cached_bytes;
   /**
    * The largest request that can be served with what the device says it has beside that, as far as the limits let it
-   * be taken. Nothing is taken to find out, and others may be faster.
+   * be taken. Nothing is taken to find out, and others may be faster. Large handles move between pools as wholes, so
+   * where a pool's own limit decides, somewhat more than this may be served.
    */
   uint64_t largest_free_bytes;
   /**

@@ -106,7 +106,8 @@ pub struct millpond_memory_stats {
     /// side by side for it, wherever they are.
     pub largest_cached_bytes: u64,
     /// The largest request that can be served with what the device says it has beside that, as far as the limits let it
-    /// be taken. Nothing is taken to find out, and others may be faster.
+    /// be taken. Nothing is taken to find out, and others may be faster. Large handles move between pools as wholes, so
+    /// where a pool's own limit decides, somewhat more than this may be served.
     pub largest_free_bytes: u64,
     /// The part of `free_bytes` that no single request could have of what is reserved, in millionths: 0 where all of it could
     /// be one block.

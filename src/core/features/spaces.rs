@@ -156,10 +156,13 @@ fn free_pieces(ground: &Ground, places: &Places) -> Result<Vec<(usize, Extent)>>
 impl Growing<'_> {
     /// Adds a free piece to what its heap has. `shared`: see `shared_ties`.
     fn add_piece(&self, h: &mut HeapSpace, piece: Extent, idle: bool, shared: &[u32]) {
-        let (mut whole, mut beside) = (0, 0);
-        let mut add = |run: GranuleRun, is_part: bool| {
-            whole += u64::from(run.count);
-            beside += if is_part { 0 } else { u64::from(run.count) };
+        let (mut whole, mut shared_granules, mut tied, mut longest_tie) = (0, 0, 0, 0);
+        let mut add = |run: GranuleRun, tie: Option<GranuleRun>| {
+            let count = u64::from(run.count);
+            whole += count;
+            shared_granules += if tie.is_some_and(|t| t != run) { count } else { 0 };
+            tied += if tie.is_some() { count } else { 0 };
+            longest_tie = longest_tie.max(tie.map_or(0, |t| t.count.into()));
             if idle && !h.pinned {
                 h.idle.push(run);
             }
@@ -167,12 +170,12 @@ impl Growing<'_> {
         // Whole granules, but not those of ties that are partly used.
         match piece.whole() {
             None => {}
-            Some(run) if self.ties.is_empty() => add(run, false),
+            Some(run) if self.ties.is_empty() => add(run, None),
             Some(run) => {
                 let is_shared = |tie: GranuleRun| !h.pinned && shared.binary_search(&tie.first).is_ok();
                 let goes = |p: &Piece| p.is_whole() || p.tie.is_some_and(is_shared);
                 let parts = self.ties.cut(run).into_iter().filter(goes);
-                parts.for_each(|p| add(p.run, !p.is_whole()));
+                parts.for_each(|p| add(p.run, p.tie));
             }
         }
         let goes = match () {
@@ -189,8 +192,11 @@ impl Growing<'_> {
         space.large_pieces += u64::from(rest > 0);
         space.longest = space.longest.max(piece.bytes());
         space.granules += whole;
+        space.tied += tied;
+        space.shared += shared_granules;
+        space.longest_tie = space.longest_tie.max(longest_tie);
         // Only the ends of a piece are parts of ties: the rest is side by side.
-        space.run = space.run.max(beside);
+        space.run = space.run.max(whole - shared_granules);
     }
 }
 

@@ -26,6 +26,21 @@ struct Spaces {
     idle: Vec<GranuleRun>,
 }
 
+impl Spaces {
+    /// How many granules a scattered block can have, with so many from the device and as many of other pools' as the limit
+    /// of the pool, of which `most` are left, lets it take.
+    fn granules_with(&self, room: u64, most: u64) -> u64 {
+        let Spaces { usable, others, .. } = self;
+        if others.granules.saturating_add(room) <= most {
+            return usable.granules + others.granules + room;
+        }
+        // For a part of its own the pool would need the rest of that tie. So parts are left alone, and others' too.
+        let loose = (others.granules - others.tied).saturating_add(room).min(most);
+        let tied = others.below_limit(others.tied - others.shared, most - loose);
+        usable.granules - usable.shared + loose + tied
+    }
+}
+
 /// A quantity by class, where the second class is the rest.
 fn split_of(all: Counter, small: Counter, large: Counter) -> Split {
     let small = Counter { current: small.current.min(all.current), ..small };
@@ -179,7 +194,8 @@ impl<'a> StatisticsCalls<'a> {
         let room = g.allowed(number).bytes;
         let (cached, all) = if one_piece {
             // What others have lies in other allocations than those of a contiguous pool.
-            let theirs = if contiguous { 0 } else { s.others.run.min(most / GRANULE) * GRANULE };
+            let theirs =
+                if contiguous { 0 } else { s.others.below_limit(s.others.run, most / GRANULE) * GRANULE };
             let cached = s.usable.longest.max(theirs);
             // Unused granules go back to the device, to be taken again side by side: its own ones to respect the limit of
             // the pool, any to have the room.
@@ -191,13 +207,9 @@ impl<'a> StatisticsCalls<'a> {
             let row = g.longest_room_with(s.idle.into_iter()).saturating_sub(contiguous.into());
             (cached, cached.max(room.min(own).min(row) * GRANULE))
         } else if ground.config.mapping {
-            let whole = |more: u64| (s.usable.granules + more) * GRANULE;
             let (most, room) = (most / GRANULE, room.min(device_free) / GRANULE);
-            let others = s.others.granules;
-            (
-                s.usable.longest.max(whole(others.min(most))),
-                s.usable.longest.max(whole(others.saturating_add(room).min(most))),
-            )
+            let with = |room| s.usable.longest.max(s.granules_with(room, most) * GRANULE);
+            (with(0), with(room))
         } else {
             let run = s.others.run.min(most / GRANULE) * GRANULE;
             let cached = s.usable.longest.max(run);

@@ -26,6 +26,12 @@ pub(crate) struct Space {
     pub granules: u64,
     /// The most such granules side by side.
     pub run: u64,
+    /// Those of `granules` that lie in ties.
+    pub tied: u64,
+    /// Those that lie in ties of which other heaps have parts too.
+    pub shared: u64,
+    /// The most granules of one of these ties.
+    pub longest_tie: u64,
 }
 
 impl Space {
@@ -40,6 +46,18 @@ impl Space {
         self.longest = self.longest.max(other.longest);
         self.granules += other.granules;
         self.run = self.run.max(other.run);
+        self.tied += other.tied;
+        self.shared += other.shared;
+        self.longest_tie = self.longest_tie.max(other.longest_tie);
+    }
+
+    /// How many of these granules, in ties or not, can be had where only `most` may be taken: ties go as wholes, so the next
+    /// one may be too large for what is left.
+    pub(crate) fn below_limit(&self, granules: u64, most: u64) -> u64 {
+        match granules <= most {
+            true => granules,
+            false => most.saturating_sub(self.longest_tie.saturating_sub(1)),
+        }
     }
 
     /// [B] that are free.
