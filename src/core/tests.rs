@@ -53,7 +53,12 @@ fn part_of(all: usize) -> usize {
 
 /// How many random programs each test runs.
 fn random_programs() -> ProptestConfig {
-    ProptestConfig { cases: part_of(64) as u32, max_shrink_iters: 300, ..ProptestConfig::default() }
+    ProptestConfig {
+        cases: part_of(64) as u32,
+        max_shrink_iters: 300,
+        max_shrink_time: 30_000, // ms: programs that wait take seconds each
+        ..ProptestConfig::default()
+    }
 }
 
 #[derive(Clone)]

@@ -18,10 +18,11 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::sort;
 use crate::base::sync::pause;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// The number of rounds of queries after which the oldest block is waited for instead. After the first 200, a round
-/// takes at least 50 us. A plugin may answer "not yet" because it does not know, and such an answer never changes.
-const MOST_ASKED: u32 = 20_000;
+/// How long fences are queried before the oldest block is waited for instead. A plugin may answer "not yet" because it does
+/// not know, and such an answer never changes. Nor does that of the tests' device, where nothing ends by itself.
+const LONGEST_ASKED: Duration = Duration::from_millis(if cfg!(test) { 5 } else { 1000 });
 
 /// The outcome for freed blocks whose wait is over.
 struct Returned {
@@ -260,7 +261,7 @@ impl<'a> WaitingBlocks<'a> {
             return false;
         }
         let wanted = |heap: &&'static Heap| pool.is_none_or(|p| heap.pool() == p);
-        let mut round = 0;
+        let until = Instant::now() + LONGEST_ASKED;
         loop {
             let heaps: Vec<_> = self.heaps().into_iter().filter(wanted).collect();
             let fences: Vec<_> = heaps
@@ -271,7 +272,7 @@ impl<'a> WaitingBlocks<'a> {
             if !several {
                 return self.wait_in_turn(heaps);
             }
-            match ask_until_passed(&fences, &mut round) {
+            match ask_until_passed(&fences, until) {
                 Some(heap) if self.poll(heap) => return true,
                 Some(_) => {} // its block waits for other streams too
                 None => return self.wait_in_turn(heaps),
@@ -333,16 +334,18 @@ impl<'a> WaitingBlocks<'a> {
 }
 
 /// Queries several fences, each with the heap that waits for it, until one is passed. `None`: one cannot be queried, or
-/// the number of rounds has reached `MOST_ASKED`, which takes about a second or more.
-fn ask_until_passed(fences: &[(&'static Heap, Fence)], round: &mut u32) -> Option<&'static Heap> {
-    while *round < MOST_ASKED {
+/// none is passed by then.
+fn ask_until_passed(fences: &[(&'static Heap, Fence)], until: Instant) -> Option<&'static Heap> {
+    let mut round = 0;
+    // Looked at before each round: a fence may be passed again and again while its block waits for others.
+    while Instant::now() < until {
         for (heap, fence) in fences {
             if fence.try_ask()? {
                 return Some(heap);
             }
         }
-        pause(*round);
-        *round += 1;
+        pause(round);
+        round += 1;
     }
     None
 }
