@@ -260,7 +260,7 @@ fn a_walk_of_many_blocks_is_quick() {
         const BLOCKS: usize = 200_000;
         let d = host(GIB, true);
         let (pool, s) = (d.pool(0), d.stream());
-        let (made, blocks) = timed(|| (0..BLOCKS).map(|_| pool.alloc(512, s).unwrap()).collect::<Vec<_>>());
+        let (made, blocks) = worked(|| (0..BLOCKS).map(|_| pool.alloc(512, s).unwrap()).collect::<Vec<_>>());
         let mut count = 0;
         let walk = |records, capacity, count| unsafe {
             millpond_device_list_blocks(
@@ -273,7 +273,7 @@ fn a_walk_of_many_blocks_is_quick() {
                 count,
             )
         };
-        let (walked, done) = timed(|| walk(null_mut(), 0, &mut count));
+        let (walked, done) = worked(|| walk(null_mut(), 0, &mut count));
         outcome(done).unwrap();
         assert_eq!(count, blocks.len());
         assert!(walked < made * 2, "made in {made:?}, walked in {walked:?}");
