@@ -2,18 +2,27 @@
 
     run.py [WORD]...    those whose name contains one of the words
 
+Loading PyTorch takes three seconds of processor time. Most processes are therefore forked from one that has loaded it and
+done nothing else. A check has a fresh one where it sets variables, which PyTorch reads while it is loaded, and in modules that
+look at what is loaded first (`ALONE`).
+
 The last line is `torch: N passed, N failed, N skipped`.
 """
+import gc
 import importlib
+import json
 import os
 import pathlib
 import subprocess
 import sys
+import tempfile
+import time
 
 HERE = pathlib.Path(__file__).parent
 # Under the pluggable allocator, and under the one of C++.
 MODULES = {"pluggable": ["graphs", "pools", "devices", "switch", "programs", "processor", "vendor", "settings"],
            "native": ["graphs", "devices", "programs", "native", "mempools", "others", "history", "checkpoints", "processes", "upstream", "upstream_streams", "upstream_pools", "settings"]}
+ALONE = ["switch", "settings", "processor"]
 LIMIT = int(os.environ.get("MILLPOND_TORCH_CHECK_SECONDS", "240"))  # of a check, some of which run a compiler
 
 
@@ -30,11 +39,85 @@ def one(module, name):
     checks(importlib.import_module(module))[name]()
 
 
+def serve(answers):
+    """Reads requests, one a line, and runs each in a process that it forks; says how it ended. Returns in such a process."""
+    importlib.import_module("torch")
+    gc.freeze()  # or else each process looks through, and so copies, all that PyTorch has made
+    for line in sys.stdin:
+        request = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            answers.close()
+            said = os.open(request["said"], os.O_WRONLY | os.O_TRUNC)
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            for ours, theirs in ((nothing, 0), (said, 1), (said, 2)):
+                os.dup2(ours, theirs)
+            os.environ.update(request["environment"])
+            return one(request["module"], request["name"])
+        print(json.dumps(end_of(child)), file=answers, flush=True)
+
+
+def end_of(child):
+    """The exit status of a process, or minus the signal that ended it; `None`: it had to be ended."""
+    until = time.monotonic() + LIMIT
+    while time.monotonic() < until:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return None
+
+
+class Server:
+    """The process that has loaded PyTorch."""
+
+    def __init__(self, settings):
+        self.process = None
+        self.settings = settings
+
+    def start(self):
+        ours, theirs = os.pipe()
+        self.process = subprocess.Popen([sys.executable, __file__, "--serve", str(theirs)], env=self.settings, text=True,
+                                        stdin=subprocess.PIPE, pass_fds=[theirs])
+        os.close(theirs)
+        self.answers = os.fdopen(ours)
+
+    def run(self, module, name, environment):
+        """The status and the output of a check."""
+        if self.process is None or self.process.poll() is not None:
+            self.start()
+        with tempfile.NamedTemporaryFile() as said:
+            request = {"module": module, "name": name, "environment": environment, "said": said.name}
+            print(json.dumps(request), file=self.process.stdin, flush=True)
+            answer = self.answers.readline()
+            status = json.loads(answer) if answer else "the process that has loaded PyTorch has ended"
+            return "no end" if status is None else status, said.read().decode(errors="replace")
+
+    def stop(self):
+        if self.process is not None:
+            self.process.stdin.close()
+            self.process.wait()
+
+
+def fresh(module, name, settings):
+    """The same in a process that loads PyTorch itself."""
+    try:
+        done = subprocess.run([sys.executable, __file__, "--one", module, name], env=settings, timeout=LIMIT,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return done.returncode, done.stdout
+    except subprocess.TimeoutExpired as e:
+        return "no end", (e.stdout or b"").decode(errors="replace")
+
+
 def main(words):
     sys.path.insert(0, str(HERE))
     counts = {"passed": 0, "failed": 0, "skipped": 0}
     subprocess.run([sys.executable, "-c", "import millpond_torch; millpond_torch.build_native()"], check=True,
                    env={**os.environ, "LD_PRELOAD": os.environ["MILLPOND_TORCH_PRELOAD"]})
+    everywhere = {**os.environ, "LD_PRELOAD": os.environ["MILLPOND_TORCH_PRELOAD"]}
+    server = Server(everywhere)
     for how, module in [(how, module) for how, modules in MODULES.items() for module in modules]:
         for name, function in checks(importlib.import_module(module)).items():
             full = f"{how}.{module}.{name.removeprefix('check_')}"
@@ -44,14 +127,11 @@ def main(words):
             if numbers(os.environ.get("MILLPOND_TORCH_RELEASE", "9.0")) < numbers(release):
                 print(f"not asked of this release: {full}: {why}", flush=True)
                 continue
-            settings = {**os.environ, **getattr(function, "environment", {}),
-                        "MILLPOND_TORCH_CHECK_NATIVE": str(int(how == "native")), "LD_PRELOAD": os.environ["MILLPOND_TORCH_PRELOAD"]}
-            try:
-                done = subprocess.run([sys.executable, __file__, "--one", module, name], env=settings, timeout=LIMIT,
-                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-                status, said = done.returncode, done.stdout
-            except subprocess.TimeoutExpired as e:
-                status, said = "no end", (e.stdout or b"").decode(errors="replace")
+            own = {"MILLPOND_TORCH_CHECK_NATIVE": str(int(how == "native"))}
+            if module in ALONE or hasattr(function, "environment"):
+                status, said = fresh(module, name, {**everywhere, **getattr(function, "environment", {}), **own})
+            else:
+                status, said = server.run(module, name, own)
             result = {0: "passed", 77: "skipped"}.get(status, "failed")
             counts[result] += 1
             print(f"{'SKIPPED' if result == 'skipped' else result}: {full}", flush=True)
@@ -59,6 +139,7 @@ def main(words):
                 print(said.strip())
             elif result == "failed":
                 print(f"  status {status}\n{said}", flush=True)
+    server.stop()
     print("torch: {passed} passed, {failed} failed, {skipped} skipped".format(**counts))
     return 1 if counts["failed"] or not counts["passed"] else 0
 
@@ -66,5 +147,7 @@ def main(words):
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
         one(*sys.argv[2:])
+    elif sys.argv[1:2] == ["--serve"]:
+        serve(os.fdopen(int(sys.argv[2]), "w"))
     else:
         sys.exit(main(sys.argv[1:]))
