@@ -234,7 +234,7 @@ pub extern "C" fn fakecuda_reset() {
     }
     for device in std::mem::take(&mut world.devices) {
         for arena in device.arenas {
-            arena.close();
+            world.spare.put(device.index, arena);
         }
     }
     let executors = std::mem::take(&mut world.executors);

@@ -2,10 +2,12 @@
 //! so that the driver reaches every byte without the addresses that it hands out; a block that may be exported has a
 //! file of its own.
 //!
-//! Only what is touched costs memory, and a freed block gives its pages back. Capacity is counted here and nowhere
-//! else, for every way to allocate.
+//! Only what is touched costs memory. A freed block's pages become zeros and stay for the next block, as long as the file
+//! has few of them: a page that comes anew is a page fault, which costs many times what clearing it does. Capacity is
+//! counted here and nowhere else, for every way to allocate.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::code::*;
 use crate::world::{Answer, World};
@@ -22,20 +24,27 @@ pub(crate) struct Arena {
     pub(crate) fd: i32,
     pub(crate) base: usize,
     pub(crate) size: u64,
-    free: BTreeMap<u64, u64>, // offset to length
+    free: BTreeMap<u64, u64>, // offset to length; all zeros
+    shared: AtomicBool,       // another process may have mapped it
 }
+
+/// [B] that a file may have in pages for its free parts to keep theirs, and that all files may have that nobody uses.
+const KEPT: u64 = 256 << 20;
+/// So many files at most that nobody uses, and none that takes more addresses than this [B].
+const KEPT_FILES: usize = 64;
+const KEPT_SIZE: u64 = 16 << 30;
 
 /// Some memory of a device. It lives while a handle or a mapping holds it.
 pub(crate) struct Block {
     pub(crate) device: i32,
     pub(crate) size: u64,
     pub(crate) fd: i32,
-    pub(crate) offset: u64, // in the file
-    pub(crate) base: usize, // where the driver sees it
-    pub(crate) own_file: bool,
-    pub(crate) handle_types: u32, // that it may be exported as
-    pub(crate) charged: bool,     // counted against the capacity; an import is not
-    pub(crate) holders: u32,      // handles and mappings
+    pub(crate) offset: u64,         // in the file
+    pub(crate) base: usize,         // where the driver sees it
+    pub(crate) file: Option<Arena>, // its own
+    pub(crate) handle_types: u32,   // that it may be exported as
+    pub(crate) charged: bool,       // counted against the capacity; an import is not
+    pub(crate) holders: u32,        // handles and mappings
 }
 
 pub(crate) fn round_up(value: u64, to: u64) -> Option<u64> {
@@ -82,7 +91,7 @@ impl Arena {
             unsafe { libc::close(fd) };
             return None;
         };
-        Some(Arena { fd, base, size, free: BTreeMap::from([(0, size)]) })
+        Some(Arena { fd, base, size, free: BTreeMap::from([(0, size)]), shared: AtomicBool::new(false) })
     }
 
     fn take(&mut self, size: u64) -> Option<u64> {
@@ -94,16 +103,45 @@ impl Arena {
         Some(offset)
     }
 
-    fn give(&mut self, mut offset: u64, mut size: u64) {
-        // SAFETY: the file is the arena's and the part belongs to nobody now. Without success the pages just stay.
-        unsafe {
-            libc::fallocate(
-                self.fd,
-                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
-                offset as libc::off_t,
-                size as libc::off_t,
-            )
+    /// The file's pages [B].
+    fn pages(&self) -> u64 {
+        // SAFETY: plain data, which fstat fills.
+        let mut about: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the descriptor is the arena's; `about` can be written.
+        if unsafe { libc::fstat(self.fd, &mut about) } != 0 {
+            return u64::MAX;
+        }
+        about.st_blocks as u64 * 512
+    }
+
+    /// Makes a part zeros again, which nobody uses any more.
+    fn clear(&self, offset: u64, size: u64) {
+        if self.pages() > KEPT {
+            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            // SAFETY: the file is the arena's and the part belongs to nobody. Without success the pages just stay.
+            unsafe { libc::fallocate(self.fd, mode, offset as libc::off_t, size as libc::off_t) };
+            return;
+        }
+        // Only what has a page: the rest is zeros already, and may be very large.
+        let seek = |from: u64, whence| {
+            // SAFETY: the descriptor is the arena's, and nothing depends on its position.
+            u64::try_from(unsafe { libc::lseek(self.fd, from as libc::off_t, whence) }).ok()
         };
+        let end = offset + size;
+        let mut at = offset;
+        while at < end
+            && let Some(from) = seek(at, libc::SEEK_DATA)
+            && from < end
+        {
+            let to = seek(from, libc::SEEK_HOLE).unwrap_or(end).min(end);
+            // SAFETY: the arena is mapped whole, and the part belongs to nobody.
+            unsafe { std::ptr::write_bytes((self.base + from as usize) as *mut u8, 0, (to - from) as usize) };
+            at = to;
+        }
+    }
+
+    fn give(&mut self, mut offset: u64, mut size: u64) {
+        self.clear(offset, size);
         if let Some((&before, &length)) = self.free.range(..offset).next_back()
             && before + length == offset
         {
@@ -117,11 +155,63 @@ impl Arena {
         self.free.insert(offset, size);
     }
 
-    pub(crate) fn close(self) {
+    /// Another process may map it from here on.
+    pub(crate) fn share(&self) {
+        self.shared.store(true, Ordering::Relaxed); // under the one lock
+    }
+
+    /// Makes it as it was when it was new. False: it cannot serve again.
+    fn renew(&mut self) -> bool {
+        if self.shared.load(Ordering::Relaxed) || self.size > KEPT_SIZE || self.pages() > KEPT {
+            return false;
+        }
+        let mut used = 0; // from here to the next free part
+        for (&offset, &length) in &self.free {
+            self.clear(used, offset - used);
+            used = offset + length;
+        }
+        self.clear(used, self.size - used);
+        self.free = BTreeMap::from([(0, self.size)]);
+        true
+    }
+
+    fn close(self) {
         // SAFETY: mapped by `new`; the world that used it is being thrown away.
         unsafe { libc::munmap(self.base as *mut _, self.size as usize) };
         // SAFETY: opened by `new`.
         unsafe { libc::close(self.fd) };
+    }
+}
+
+/// A file that nobody uses.
+struct Unused {
+    index: i32, // of the device that it is named after
+    pages: u64, // [B]
+    file: Arena,
+}
+
+/// Files that nobody uses, the oldest first: they serve again, whole, where one of their size is wanted.
+#[derive(Default)]
+pub(crate) struct Spare(Vec<Unused>);
+
+impl Spare {
+    /// Nobody uses it any more.
+    pub(crate) fn put(&mut self, index: i32, mut file: Arena) {
+        if !file.renew() {
+            return file.close();
+        }
+        self.0.push(Unused { index, pages: file.pages(), file });
+        while self.0.len() > KEPT_FILES || self.0.iter().map(|unused| unused.pages).sum::<u64>() > KEPT {
+            self.0.remove(0).file.close();
+        }
+    }
+
+    /// An old file or a new one, all zeros.
+    fn take(&mut self, index: i32, size: u64) -> Option<Arena> {
+        match self.0.iter().rposition(|unused| unused.index == index && unused.file.size == size) {
+            Some(at) => Some(self.0.remove(at).file),
+            None => Arena::new(size, index),
+        }
     }
 }
 
@@ -133,26 +223,22 @@ pub(crate) fn create(world: &mut World, device: i32, size: u64, handle_types: u3
         // Unused memory of pools serves other allocations of the process before one fails.
         crate::pool::give_up_unused(world, device);
     }
-    let owner = world.device_mut(device)?;
+    let ordinal = usize::try_from(device).map_err(|_| INVALID_DEVICE)?;
+    let owner = world.devices.get_mut(ordinal).ok_or(INVALID_DEVICE)?;
     if size > owner.capacity.saturating_sub(owner.used) {
         return Err(OUT_OF_MEMORY);
     }
     let index = owner.index;
-    let own_file = handle_types != 0;
-    let block = if own_file {
-        let fd = memory_file(size, index).ok_or(OUT_OF_MEMORY)?;
-        let Some(base) = map_file(fd, size) else {
-            // SAFETY: `fd` is ours.
-            unsafe { libc::close(fd) };
-            return Err(OUT_OF_MEMORY);
-        };
-        Block { device, size, fd, offset: 0, base, own_file, handle_types, charged: true, holders: 1 }
+    let (fd, base, offset, file) = if handle_types != 0 {
+        let mut file = world.spare.take(index, size).ok_or(OUT_OF_MEMORY)?;
+        file.free.clear();
+        (file.fd, file.base, 0, Some(file))
     } else {
-        let (index, offset) = take_from_arenas(owner, size).ok_or(OUT_OF_MEMORY)?;
+        let (index, offset) = take_from_arenas(owner, &mut world.spare, size).ok_or(OUT_OF_MEMORY)?;
         let arena = &owner.arenas[index];
-        let base = arena.base + offset as usize;
-        Block { device, size, fd: arena.fd, offset, base, own_file, handle_types, charged: true, holders: 1 }
+        (arena.fd, arena.base + offset as usize, offset, None)
     };
+    let block = Block { device, size, fd, offset, base, file, handle_types, charged: true, holders: 1 };
     // What is left in memory from before is anything but zeros.
     // SAFETY: the block is new and at least a page.
     unsafe { std::ptr::write_bytes(block.base as *mut u8, JUNK, PAGE as usize) };
@@ -163,7 +249,7 @@ pub(crate) fn create(world: &mut World, device: i32, size: u64, handle_types: u3
     Ok(id)
 }
 
-fn take_from_arenas(owner: &mut crate::device::Device, size: u64) -> Option<(usize, u64)> {
+fn take_from_arenas(owner: &mut crate::device::Device, spare: &mut Spare, size: u64) -> Option<(usize, u64)> {
     for (index, arena) in owner.arenas.iter_mut().enumerate() {
         if let Some(offset) = arena.take(size) {
             return Some((index, offset));
@@ -171,7 +257,8 @@ fn take_from_arenas(owner: &mut crate::device::Device, size: u64) -> Option<(usi
     }
     // Either the first one, or the file is cut into pieces, which a GPU's pages never are: one more file.
     let length = if owner.arenas.is_empty() { owner.capacity } else { (owner.capacity / 4).max(size) };
-    owner.arenas.push(Arena::new(round_up(length.max(size), PAGE)?, owner.index)?);
+    let length = round_up(length.max(size), PAGE)?;
+    owner.arenas.push(spare.take(owner.index, length)?);
     let index = owner.arenas.len() - 1;
     owner.arenas[index].take(size).map(|offset| (index, offset))
 }
@@ -204,8 +291,8 @@ pub(crate) fn import(
     }
     let id = world.new_handle();
     let base = base as usize;
-    let (own_file, charged) = (true, false);
-    let block = Block { device, size, fd, offset, base, own_file, handle_types, charged, holders: 1 };
+    let file = Some(Arena { fd, base, size, free: BTreeMap::new(), shared: AtomicBool::new(true) });
+    let block = Block { device, size, fd, offset, base, file, handle_types, charged: false, holders: 1 };
     world.blocks.insert(id, block);
     Ok(id)
 }
@@ -223,19 +310,17 @@ pub(crate) fn release(world: &mut World, id: u64) {
         return;
     }
     let Some(block) = world.blocks.remove(&id) else { return };
-    if block.own_file {
-        // SAFETY: mapped by `create` or `import`; no mapping holds it any more.
-        unsafe { libc::munmap(block.base as *mut _, block.size as usize) };
-        // SAFETY: the block's own.
-        unsafe { libc::close(block.fd) };
+    let own_file = block.file.is_some();
+    if let Some(file) = block.file {
+        // No mapping holds it any more.
+        let index = world.device(block.device).map_or(-1, |owner| owner.index);
+        world.spare.put(index, file);
     }
     if let Ok(owner) = world.device_mut(block.device) {
         if block.charged {
             owner.used -= block.size;
         }
-        if !block.own_file
-            && let Some(arena) = owner.arenas.iter_mut().find(|arena| arena.fd == block.fd)
-        {
+        if !own_file && let Some(arena) = owner.arenas.iter_mut().find(|arena| arena.fd == block.fd) {
             arena.give(block.offset, block.size);
         }
     }

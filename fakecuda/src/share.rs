@@ -15,7 +15,7 @@ use cudarc::driver::sys::{
 use crate::code::*;
 use crate::gate::{exports, get, put};
 use crate::mapping::{self, FABRIC, FABRIC_SINCE, POSIX_FD, new_handle, plain_prop};
-use crate::physical;
+use crate::physical::{self, Arena};
 use crate::space::{self, Kind, Side};
 use crate::world::{Answer, World};
 
@@ -81,6 +81,7 @@ fn fabric_handle(world: &World, block: u64) -> Result<FabricHandle, u32> {
     let block = world.blocks.get(&block).ok_or(INVALID_VALUE)?;
     let (size, file) = stat(block.fd).ok_or(OPERATING_SYSTEM)?;
     let device = device_of_file(block.fd).ok_or(OPERATING_SYSTEM)?;
+    block.file.iter().for_each(Arena::share);
     // SAFETY: getpid has no preconditions.
     let process = unsafe { libc::getpid() };
     Ok(FabricHandle {
@@ -125,7 +126,7 @@ fn import(world: &mut World, fd: i32, device: i32, kind: u32) -> Result<u64, u32
     let known = world
         .blocks
         .iter()
-        .find(|(_, block)| block.own_file && stat(block.fd).is_some_and(|(_, other)| other == identity))
+        .find(|(_, block)| block.file.is_some() && stat(block.fd).is_some_and(|(_, other)| other == identity))
         .map(|(key, _)| *key);
     let block = match known {
         Some(block) => {
@@ -148,6 +149,8 @@ fn ipc_handle(world: &World, at: u64) -> Result<IpcHandle, u32> {
     let range = space::find(world, at).filter(|range| range.kind == Kind::Alloc).ok_or(INVALID_VALUE)?;
     let mapping = range.maps.get(&range.start).ok_or(INVALID_VALUE)?;
     let block = world.blocks.get(&mapping.block).ok_or(INVALID_VALUE)?;
+    let owner = world.device(range.device)?;
+    owner.arenas.iter().filter(|arena| arena.fd == block.fd).for_each(|arena| arena.share());
     Ok(IpcHandle {
         magic: MAGIC,
         // SAFETY: getpid has no preconditions.
@@ -157,7 +160,7 @@ fn ipc_handle(world: &World, at: u64) -> Result<IpcHandle, u32> {
         length: block.size,
         skip: mapping.offset,
         size: range.size,
-        device: world.device(range.device)?.index,
+        device: owner.index,
         zero: 0,
         serial: range.serial,
     })
@@ -263,7 +266,9 @@ exports! {
         if w.config.no_fd {
             return Err(NOT_SUPPORTED);
         }
-        let block = w.blocks.get(&entry.block).ok_or(INVALID_VALUE)?.fd;
+        let block = w.blocks.get(&entry.block).ok_or(INVALID_VALUE)?;
+        block.file.iter().for_each(Arena::share);
+        let block = block.fd;
         count_descriptor(w)?;
         // SAFETY: duplicates a descriptor of ours.
         let fd = unsafe { libc::fcntl(block, libc::F_DUPFD_CLOEXEC, 0) };

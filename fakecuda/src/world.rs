@@ -17,7 +17,7 @@ use crate::exec::Executors;
 use crate::graph::{Destructor, Executable, Farewell, Graph, UserObject};
 use crate::mapping::Handle;
 use crate::names::Names;
-use crate::physical::Block;
+use crate::physical::{Block, Spare};
 use crate::pool::Pool;
 use crate::space::Range;
 use crate::stream::Stream;
@@ -45,6 +45,7 @@ pub(crate) struct World {
     pub(crate) sticky: Option<u32>,
     pub(crate) devices: Vec<Device>,
     pub(crate) contexts: HashMap<u64, Context>,
+    pub(crate) spare: Spare, // files that held memory, for the next block or device
     pub(crate) blocks: HashMap<u64, Block>,
     pub(crate) handles: HashMap<u64, Handle>,
     pub(crate) ranges: BTreeMap<u64, Range>,   // by their first address
@@ -89,6 +90,7 @@ impl World {
             sticky: None,
             devices: Vec::new(),
             contexts: HashMap::new(),
+            spare: Spare::default(),
             blocks: HashMap::new(),
             handles: HashMap::new(),
             ranges: BTreeMap::new(),
@@ -113,11 +115,13 @@ impl World {
         }
     }
 
-    /// Becomes `fresh`, but that no handle is used again and the threads stay.
+    /// Becomes `fresh`, but that no handle is used again and the threads stay, as do files that can serve again.
     pub(crate) fn replace(&mut self, fresh: World, executors: Executors) {
         let next = self.next;
+        let spare = std::mem::take(&mut self.spare);
         *self = fresh;
         self.next = next;
+        self.spare = spare;
         self.executors = executors;
     }
 
