@@ -192,6 +192,8 @@ impl<'a> StatisticsCalls<'a> {
         // What the pool may still have, from anyone, and what the device may still give.
         let most = g.pool_room(number);
         let room = g.allowed(number).bytes;
+        // If a limit is lower than what is reserved, that much goes back for nothing.
+        let over = [g.device_lacks(0), g.pool_lacks(number, 0)];
         let (cached, all) = if one_piece {
             // What others have lies in other allocations than those of a contiguous pool.
             let theirs =
@@ -199,9 +201,8 @@ impl<'a> StatisticsCalls<'a> {
             let cached = s.usable.longest.max(theirs);
             // Unused granules go back to the device, to be taken again side by side: its own ones to respect the limit of
             // the pool, any to have the room.
-            // If a limit is lower than what is reserved, that much goes back for nothing.
             let free = s.usable.granules + s.others.granules;
-            let over = [g.device_lacks(0), g.pool_lacks(number, 0)].map(|lacks| lacks.div_ceil(GRANULE));
+            let over = over.map(|lacks| lacks.div_ceil(GRANULE));
             let room = (g.device_room().min(device_free) / GRANULE + free).saturating_sub(over[0]);
             let own = (most / GRANULE).saturating_add(s.usable.granules).saturating_sub(over[1]);
             let row = g.longest_room_with(s.idle.into_iter()).saturating_sub(contiguous.into());
@@ -213,10 +214,12 @@ impl<'a> StatisticsCalls<'a> {
         } else {
             let run = s.others.run.min(most / GRANULE) * GRANULE;
             let cached = s.usable.longest.max(run);
-            // Idle segments go back for one that is large enough.
+            // Idle segments go back for one that is large enough: the pool's own ones to respect its limit, any to have the
+            // room.
             let idle = s.usable.whole + s.others.whole;
-            let room = room.min(device_free).saturating_add(idle).min(ground.config.max_alloc);
-            (cached, cached.max(room))
+            let room = g.device_room().min(device_free).saturating_add(idle).saturating_sub(over[0]);
+            let own = most.saturating_add(s.usable.whole).saturating_sub(over[1]);
+            (cached, cached.max(room.min(own).min(ground.config.max_alloc)))
         };
         m.largest_cached_bytes = self.largest_request(cached);
         m.largest_free_bytes = self.largest_request(all);

@@ -258,10 +258,29 @@ fn a_limit_below_what_is_reserved_empties_no_cache_in_vain() {
             true => b.pond.pool_set_limit(PoolId::DEFAULT, limit * MIB).unwrap(),
             false => b.pond.set_limit(limit * MIB),
         }
+        let told =
+            b.pond.statistics().full(Some(PoolId::DEFAULT), 192 * MIB).unwrap().largest_free_bytes / MIB;
         let got = b.alloc(PoolId::DEFAULT, Some(0), 20 * MIB);
-        assert_eq!((got.is_ok(), reserved(&b) / MIB), if limit < 52 { (false, 64) } else { (true, 52) });
+        assert_eq!(
+            (told, got.is_ok(), reserved(&b) / MIB),
+            if limit < 52 { (16, false, 64) } else { (20, true, 52) }
+        );
         b.finish();
     }
+}
+
+/// What is idle in another pool does not help against a pool's own limit.
+#[test]
+fn a_pool_at_its_limit_is_told_that_nothing_is_to_be_had() {
+    let mut b = bench(256 * MIB);
+    idle(&mut b, PoolId::DEFAULT, 100 * MIB);
+    let pool = b.pool(false);
+    b.pond.pool_set_limit(pool, 40 * MIB).unwrap();
+    b.alloc(pool, Some(0), 40 * MIB).unwrap();
+    let told = b.pond.statistics().full(Some(pool), 116 * MIB).unwrap().largest_free_bytes;
+    assert_eq!(told, 0);
+    b.alloc(pool, Some(0), 16 * MIB).unwrap_err();
+    b.finish();
 }
 
 /// Segments of one size, of which two idle ones are not enough under the limit.
