@@ -114,34 +114,41 @@ impl Arena {
         about.st_blocks as u64 * 512
     }
 
-    /// Makes a part zeros again, which nobody uses any more.
-    fn clear(&self, offset: u64, size: u64) {
+    /// Makes a part zeros again, which nobody uses any more; false where the system refuses that.
+    fn clear(&self, offset: u64, size: u64) -> bool {
         if self.pages() > KEPT {
-            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            // SAFETY: the file is the arena's and the part belongs to nobody. Without success the pages just stay.
-            unsafe { libc::fallocate(self.fd, mode, offset as libc::off_t, size as libc::off_t) };
-            return;
+            return self.give_pages_back(offset, size);
         }
         // Only what has a page: the rest is zeros already, and may be very large.
-        let seek = |from: u64, whence| {
-            // SAFETY: the descriptor is the arena's, and nothing depends on its position.
-            u64::try_from(unsafe { libc::lseek(self.fd, from as libc::off_t, whence) }).ok()
-        };
-        let end = offset + size;
-        let mut at = offset;
-        while at < end
-            && let Some(from) = seek(at, libc::SEEK_DATA)
-            && from < end
-        {
-            let to = seek(from, libc::SEEK_HOLE).unwrap_or(end).min(end);
+        let (end, mut at) = (offset + size, offset);
+        while at < end {
+            let from = match self.seek(at, libc::SEEK_DATA) {
+                Ok(from) if from < end => from,
+                Ok(_) | Err(libc::ENXIO) => break, // no pages are behind it
+                Err(_) => return self.give_pages_back(at, end - at),
+            };
+            let to = self.seek(from, libc::SEEK_HOLE).unwrap_or(end).min(end);
             // SAFETY: the arena is mapped whole, and the part belongs to nobody.
             unsafe { std::ptr::write_bytes((self.base + from as usize) as *mut u8, 0, (to - from) as usize) };
             at = to;
         }
+        true
+    }
+
+    fn seek(&self, from: u64, whence: i32) -> Result<u64, i32> {
+        // SAFETY: the descriptor is the arena's, and nothing depends on its position.
+        let at = unsafe { libc::lseek(self.fd, from as libc::off_t, whence) };
+        u64::try_from(at).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    }
+
+    fn give_pages_back(&self, offset: u64, size: u64) -> bool {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: the file is the arena's and the part belongs to nobody. Without success the pages just stay.
+        unsafe { libc::fallocate(self.fd, mode, offset as libc::off_t, size as libc::off_t) == 0 }
     }
 
     fn give(&mut self, mut offset: u64, mut size: u64) {
-        self.clear(offset, size);
+        _ = self.clear(offset, size);
         if let Some((&before, &length)) = self.free.range(..offset).next_back()
             && before + length == offset
         {
@@ -167,10 +174,14 @@ impl Arena {
         }
         let mut used = 0; // from here to the next free part
         for (&offset, &length) in &self.free {
-            self.clear(used, offset - used);
+            if offset > used && !self.clear(used, offset - used) {
+                return false;
+            }
             used = offset + length;
         }
-        self.clear(used, self.size - used);
+        if self.size > used && !self.clear(used, self.size - used) {
+            return false;
+        }
         self.free = BTreeMap::from([(0, self.size)]);
         true
     }
@@ -195,9 +206,9 @@ struct Unused {
 pub(crate) struct Spare(Vec<Unused>);
 
 impl Spare {
-    /// Nobody uses it any more.
+    /// Nobody uses it any more. In a child of fork the parent's memory lies in it.
     pub(crate) fn put(&mut self, index: i32, mut file: Arena) {
-        if !file.renew() {
+        if crate::world::forked() || !file.renew() {
             return file.close();
         }
         self.0.push(Unused { index, pages: file.pages(), file });
@@ -210,7 +221,11 @@ impl Spare {
     fn take(&mut self, index: i32, size: u64) -> Option<Arena> {
         match self.0.iter().rposition(|unused| unused.index == index && unused.file.size == size) {
             Some(at) => Some(self.0.remove(at).file),
-            None => Arena::new(size, index),
+            None => Arena::new(size, index).or_else(|| {
+                // They may have the last addresses and descriptors.
+                self.0.drain(..).for_each(|unused| unused.file.close());
+                Arena::new(size, index)
+            }),
         }
     }
 }
