@@ -13,9 +13,10 @@ import importlib
 import json
 import os
 import pathlib
+import select
+import signal
 import subprocess
 import sys
-import tempfile
 import time
 
 HERE = pathlib.Path(__file__).parent
@@ -43,31 +44,61 @@ def serve(answers):
     """Reads requests, one a line, and runs each in a process that it forks; says how it ended. Returns in such a process."""
     importlib.import_module("torch")
     gc.freeze()  # or else each process looks through, and so copies, all that PyTorch has made
-    for line in sys.stdin:
-        request = json.loads(line)
+    while request := sys.stdin.readline():
+        request = json.loads(request)
+        output, ours = os.pipe()
         child = os.fork()
         if child == 0:
+            os.setpgid(0, 0)
             answers.close()
-            said = os.open(request["said"], os.O_WRONLY | os.O_TRUNC)
+            os.close(output)
             nothing = os.open(os.devnull, os.O_RDONLY)
-            for ours, theirs in ((nothing, 0), (said, 1), (said, 2)):
-                os.dup2(ours, theirs)
+            for opened, standard in ((nothing, 0), (ours, 1), (ours, 2)):
+                os.dup2(opened, standard)
+            os.close(ours)
             os.environ.update(request["environment"])
             return one(request["module"], request["name"])
-        print(json.dumps(end_of(child)), file=answers, flush=True)
+        os.close(ours)
+        try:
+            status, said = ending(child, output)
+        finally:
+            end_all_of(child)
+            os.close(output)
+        print(json.dumps([status, said.decode(errors="replace")]), file=answers, flush=True)
 
 
-def end_of(child):
-    """The exit status of a process, or minus the signal that ended it; `None`: it had to be ended."""
-    until = time.monotonic() + LIMIT
-    while time.monotonic() < until:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    return None
+def ending(child, output):
+    """How a process has ended (its exit status, or minus the signal), and what it has said, once it and all that it has
+    started have closed their output."""
+    until, said, open_still = time.monotonic() + LIMIT, b"", True
+    while (left := until - time.monotonic()) > 0:
+        if not open_still:
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status), said
+            time.sleep(0.01)
+            continue
+        # Nothing comes in while a check runs, until the runner has ended.
+        ready = select.select([output, 0], [], [], left)[0]
+        if 0 in ready:
+            break
+        if output in ready:
+            part = os.read(output, 1 << 16)
+            said += part
+            open_still = bool(part)
+    return "no end", said
+
+
+def end_all_of(child):
+    """Ends what is left of a check, and what it has started."""
+    try:
+        os.killpg(child, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    try:
+        os.waitpid(child, 0)
+    except ChildProcessError:
+        pass
 
 
 class Server:
@@ -86,19 +117,29 @@ class Server:
 
     def run(self, module, name, environment):
         """The status and the output of a check."""
-        if self.process is None or self.process.poll() is not None:
+        if self.process is None:
             self.start()
-        with tempfile.NamedTemporaryFile() as said:
-            request = {"module": module, "name": name, "environment": environment, "said": said.name}
-            print(json.dumps(request), file=self.process.stdin, flush=True)
-            answer = self.answers.readline()
-            status = json.loads(answer) if answer else "the process that has loaded PyTorch has ended"
-            return "no end" if status is None else status, said.read().decode(errors="replace")
+        answer = ""
+        try:
+            print(json.dumps({"module": module, "name": name, "environment": environment}), file=self.process.stdin, flush=True)
+            if select.select([self.answers], [], [], LIMIT + 60)[0]:
+                answer = self.answers.readline()
+        except BrokenPipeError:
+            pass
+        if answer:
+            return json.loads(answer)
+        self.process.kill()
+        self.process.wait()
+        self.process = None
+        return "the process that has loaded PyTorch has ended, or did not answer", ""
 
     def stop(self):
         if self.process is not None:
             self.process.stdin.close()
-            self.process.wait()
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
 
 
 def fresh(module, name, settings):
