@@ -187,9 +187,9 @@ impl Arena {
     }
 
     fn close(self) {
-        // SAFETY: mapped by `new`; the world that used it is being thrown away.
+        // SAFETY: mapped by `new` or `import`, and nobody uses it any more.
         unsafe { libc::munmap(self.base as *mut _, self.size as usize) };
-        // SAFETY: opened by `new`.
+        // SAFETY: opened by `new`, or by who imported it; the file's own.
         unsafe { libc::close(self.fd) };
     }
 }
@@ -238,18 +238,17 @@ pub(crate) fn create(world: &mut World, device: i32, size: u64, handle_types: u3
         // Unused memory of pools serves other allocations of the process before one fails.
         crate::pool::give_up_unused(world, device);
     }
-    let ordinal = usize::try_from(device).map_err(|_| INVALID_DEVICE)?;
-    let owner = world.devices.get_mut(ordinal).ok_or(INVALID_DEVICE)?;
+    let (owner, spare) = world.device_and_spare(device)?;
     if size > owner.capacity.saturating_sub(owner.used) {
         return Err(OUT_OF_MEMORY);
     }
     let index = owner.index;
     let (fd, base, offset, file) = if handle_types != 0 {
-        let mut file = world.spare.take(index, size).ok_or(OUT_OF_MEMORY)?;
+        let mut file = spare.take(index, size).ok_or(OUT_OF_MEMORY)?;
         file.free.clear();
         (file.fd, file.base, 0, Some(file))
     } else {
-        let (index, offset) = take_from_arenas(owner, &mut world.spare, size).ok_or(OUT_OF_MEMORY)?;
+        let (index, offset) = take_from_arenas(owner, spare, size).ok_or(OUT_OF_MEMORY)?;
         let arena = &owner.arenas[index];
         (arena.fd, arena.base + offset as usize, offset, None)
     };

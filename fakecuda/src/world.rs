@@ -145,6 +145,12 @@ impl World {
     }
 
     pub(crate) fn device_mut(&mut self, ordinal: i32) -> Result<&mut Device, u32> {
-        usize::try_from(ordinal).ok().and_then(|i| self.devices.get_mut(i)).ok_or(crate::code::INVALID_DEVICE)
+        self.device_and_spare(ordinal).map(|found| found.0)
+    }
+
+    /// The device, and the files for new memory of any.
+    pub(crate) fn device_and_spare(&mut self, ordinal: i32) -> Result<(&mut Device, &mut Spare), u32> {
+        let device = usize::try_from(ordinal).ok().and_then(|i| self.devices.get_mut(i));
+        Ok((device.ok_or(crate::code::INVALID_DEVICE)?, &mut self.spare))
     }
 }

@@ -69,6 +69,31 @@ fn new_memory_is_not_clear() {
     assert_ne!(download(alloc(64), 64), [1; 64], "nor is it what it was");
 }
 
+/// Whether memory is junk in its first page and zeros behind it.
+fn is_new(at: CUdeviceptr, size: usize) -> bool {
+    let all = download(at, size);
+    all[..64].iter().all(|byte| *byte != 0) && all[4096..].iter().all(|byte| *byte == 0)
+}
+
+#[test]
+fn memory_that_served_before_is_as_good_as_new() {
+    const SIZE: usize = 4 * MIB;
+    let fill = |at| upload(at, &vec![7; SIZE]);
+    {
+        let _fake = Fake::new(&[]);
+        let (first, second) = (alloc(SIZE), alloc(SIZE));
+        fill(first);
+        fill(second);
+        ok(unsafe { cuMemFree_v2(first) });
+        assert!(is_new(alloc(SIZE), SIZE), "of a device's file");
+    }
+    // The second is still there when the driver is reset.
+    let _fake = Fake::new(&[]);
+    for _ in 0..2 {
+        assert!(is_new(alloc(SIZE), SIZE), "after a reset");
+    }
+}
+
 #[test]
 fn frees_and_copies_that_are_wrong() {
     let _fake = Fake::new(&[]);

@@ -137,6 +137,45 @@ fn memory_goes_to_another_process_by_file_descriptor() {
     no(unsafe { cuMemImportFromShareableHandle(&mut again, 999 as *mut _, FD) }, CUDA_ERROR_INVALID_VALUE);
 }
 
+/// The file of memory that nobody holds any more serves again, as zeros, unless another process may have mapped it.
+#[test]
+fn memory_that_was_handed_on_serves_nobody_else() {
+    let _fake = Fake::new(&[]);
+    for exported in [false, true] {
+        let mut made = [(0, 0); 2].map(|_| {
+            let mut handle = 0;
+            ok(unsafe { cuMemCreate(&mut handle, GRANULE, &shareable(), 0) });
+            (handle, map(handle))
+        });
+        let (handle, at) = made[0];
+        upload(at, &[7; GRANULE]);
+        let mut fd = -1;
+        if exported {
+            ok(unsafe { cuMemExportToShareableHandle((&raw mut fd).cast(), handle, FD, 0) });
+        }
+        for (handle, at) in made {
+            ok(unsafe { cuMemUnmap(at, GRANULE) });
+            ok(unsafe { cuMemRelease(handle) });
+        }
+        for (handle, at) in &mut made {
+            ok(unsafe { cuMemCreate(handle, GRANULE, &shareable(), 0) });
+            *at = map(*handle);
+            assert!(download(*at, GRANULE)[4096..].iter().all(|byte| *byte == 0));
+            upload(*at, &[9; GRANULE]);
+        }
+        if exported {
+            let mut kept = [0u8; 4];
+            assert_eq!(unsafe { libc::pread(fd, kept.as_mut_ptr().cast(), 4, 8192) }, 4);
+            assert_eq!(kept, [7; 4], "what the importer has");
+            unsafe { libc::close(fd) };
+        }
+        for (handle, at) in made {
+            ok(unsafe { cuMemUnmap(at, GRANULE) });
+            ok(unsafe { cuMemRelease(handle) });
+        }
+    }
+}
+
 #[test]
 #[ignore = "a part"]
 fn part_import() {

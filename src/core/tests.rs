@@ -56,7 +56,7 @@ fn random_programs() -> ProptestConfig {
     ProptestConfig {
         cases: part_of(64) as u32,
         max_shrink_iters: 300,
-        max_shrink_time: 30_000, // ms: programs that wait take seconds each
+        max_shrink_time: 30_000, // ms: a failure must not take the time of all other tests
         ..ProptestConfig::default()
     }
 }

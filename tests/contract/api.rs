@@ -460,11 +460,30 @@ impl Drop for Gate {
     }
 }
 
-/// How much processor time the calling thread used for it: other programs on the machine make that little longer.
-pub fn worked<T>(body: impl FnOnce() -> T) -> (Duration, T) {
-    let from = thread_time();
-    let answer = body();
-    (thread_time() - from, answer)
+/// What a piece of work took.
+#[derive(Clone, Copy, Debug)]
+pub struct Cost {
+    /// Of its thread. Other programs on the machine make that little longer.
+    processor: Duration,
+    /// Also what waits without working, and what others do meanwhile.
+    clock: Duration,
+}
+
+impl Cost {
+    pub fn of<T>(body: impl FnOnce() -> T) -> (Cost, T) {
+        let from = thread_time();
+        let (clock, answer) = timed(body);
+        (Cost { processor: thread_time() - from, clock }, answer)
+    }
+
+    pub fn least(self, other: Cost) -> Cost {
+        Cost { processor: self.processor.min(other.processor), clock: self.clock.min(other.clock) }
+    }
+
+    /// Whether it is at most so many times the other; by the clock, with five times that.
+    pub fn is_within(self, times: f64, other: Cost) -> bool {
+        self.processor <= other.processor.mul_f64(times) && self.clock <= other.clock.mul_f64(5.0 * times)
+    }
 }
 
 fn thread_time() -> Duration {

@@ -124,15 +124,14 @@ fn a_sandbox_from_the_start_stops_nobody() {
     });
 }
 
-/// The processor time of a pair on a stream whose heap another thread has had, and on one of this thread's own: the best of
-/// several tries each, in turns.
+/// Pairs on a stream whose heap another thread has had, and on one of this thread's own: the best of several tries each, in
+/// turns.
 #[track_caller]
 fn as_cheap_as_its_own(pool: Pool, s: Stream, own: Stream) {
-    const COUNT: usize = 300_000;
-    let nanos = |s: Stream| worked(|| pairs(pool, s, COUNT)).0.as_nanos() as f64 / COUNT as f64;
-    let tries: Vec<[f64; 2]> = (0..5).map(|_| [nanos(s), nanos(own)]).collect();
-    let [left, mine] = [0, 1].map(|n| tries.iter().map(|t| t[n]).fold(f64::INFINITY, f64::min));
-    assert!(left <= 1.5 * mine, "{left:.0} ns a pair, and {mine:.0} in a heap of its own: {tries:.0?}");
+    let cost = |s: Stream| Cost::of(|| pairs(pool, s, 300_000)).0;
+    let tries: Vec<[Cost; 2]> = (0..5).map(|_| [cost(s), cost(own)]).collect();
+    let [left, mine] = [0, 1].map(|n| tries.iter().map(|t| t[n]).reduce(Cost::least).unwrap());
+    assert!(left.is_within(1.5, mine), "{left:?}, and {mine:?} in a heap of its own: {tries:?}");
 }
 
 /// The first thread of a heap has done its work and sleeps; the one that goes on has the heap as cheaply as one that

@@ -337,7 +337,7 @@ impl<'a> WaitingBlocks<'a> {
 /// none is passed by then.
 fn ask_until_passed(fences: &[(&'static Heap, Fence)], until: Instant) -> Option<&'static Heap> {
     let mut round = 0;
-    // Looked at before each round: a fence may be passed again and again while its block waits for others.
+    // Looked at before the fences: the caller comes again whatever they say, and must come to an end.
     while Instant::now() < until {
         for (heap, fence) in fences {
             if fence.try_ask()? {

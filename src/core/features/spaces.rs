@@ -156,13 +156,15 @@ fn free_pieces(ground: &Ground, places: &Places) -> Result<Vec<(usize, Extent)>>
 impl Growing<'_> {
     /// Adds a free piece to what its heap has. `shared`: see `shared_ties`.
     fn add_piece(&self, h: &mut HeapSpace, piece: Extent, idle: bool, shared: &[u32]) {
-        let (mut whole, mut shared_granules, mut tied, mut longest_tie) = (0, 0, 0, 0);
+        let mut found = Space { pieces: 1, longest: piece.bytes(), ..Space::default() };
         let mut add = |run: GranuleRun, tie: Option<GranuleRun>| {
             let count = u64::from(run.count);
-            whole += count;
-            shared_granules += if tie.is_some_and(|t| t != run) { count } else { 0 };
-            tied += if tie.is_some() { count } else { 0 };
-            longest_tie = longest_tie.max(tie.map_or(0, |t| t.count.into()));
+            found.granules += count;
+            if let Some(tie) = tie {
+                found.tied += count;
+                found.shared += if tie == run { 0 } else { count };
+                found.longest_tie = found.longest_tie.max(tie.count.into());
+            }
             if idle && !h.pinned {
                 h.idle.push(run);
             }
@@ -180,23 +182,16 @@ impl Growing<'_> {
         }
         let goes = match () {
             () if h.pinned => 0,
-            () if self.ground.config.mapping => whole * GRANULE,
+            () if self.ground.config.mapping => found.granules * GRANULE,
             () if self.segments.of(piece.touched().first).is_some_and(|s| s.part == piece) => piece.bytes(),
             () => 0,
         };
-        let rest = piece.bytes() - goes;
-        let space = &mut h.space;
-        space.pieces += 1;
-        space.whole += goes;
-        space.large += rest;
-        space.large_pieces += u64::from(rest > 0);
-        space.longest = space.longest.max(piece.bytes());
-        space.granules += whole;
-        space.tied += tied;
-        space.shared += shared_granules;
-        space.longest_tie = space.longest_tie.max(longest_tie);
+        found.whole = goes;
+        found.large = piece.bytes() - goes;
+        found.large_pieces = u64::from(found.large > 0);
         // Only the ends of a piece are parts of ties: the rest is side by side.
-        space.run = space.run.max(whole - shared_granules);
+        found.run = found.granules - found.shared;
+        h.space.add(&found);
     }
 }
 

@@ -155,9 +155,8 @@ def fresh(module, name, settings):
 def main(words):
     sys.path.insert(0, str(HERE))
     counts = {"passed": 0, "failed": 0, "skipped": 0}
-    subprocess.run([sys.executable, "-c", "import millpond_torch; millpond_torch.build_native()"], check=True,
-                   env={**os.environ, "LD_PRELOAD": os.environ["MILLPOND_TORCH_PRELOAD"]})
     everywhere = {**os.environ, "LD_PRELOAD": os.environ["MILLPOND_TORCH_PRELOAD"]}
+    subprocess.run([sys.executable, "-c", "import millpond_torch; millpond_torch.build_native()"], check=True, env=everywhere)
     server = Server(everywhere)
     for how, module in [(how, module) for how, modules in MODULES.items() for module in modules]:
         for name, function in checks(importlib.import_module(module)).items():
