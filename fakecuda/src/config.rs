@@ -8,7 +8,7 @@ use std::collections::HashSet;
 pub(crate) const MIB: u64 = 1 << 20;
 
 /// The names of all settings.
-const NAMES: [&str; 32] = [
+const NAMES: [&str; 33] = [
     "devices",
     "capacity",
     "driver",
@@ -38,6 +38,7 @@ const NAMES: [&str; 32] = [
     "no_dmabuf",
     "one_dmabuf",
     "most_fds",
+    "card",
     "log",
     "fail",
     "costs",
@@ -73,6 +74,7 @@ pub(crate) struct Config {
     pub(crate) one_dmabuf: bool,  // a dma-buf has memory of one handle only
     pub(crate) most_fds: u64,     // descriptors of handles and dma-bufs that the process may have been given
     pub(crate) table_bytes: u64,  // [B] of the device's memory that the page tables of one mapping take
+    pub(crate) card: Option<String>, // a file of all processes that share the devices
     pub(crate) log: Option<String>, // a file that gets a line for each call
 }
 
@@ -110,6 +112,7 @@ impl Config {
             one_dmabuf: false,
             most_fds: u64::MAX,
             table_bytes: 0,
+            card: None,
             log: None,
         };
         let mut rest = Vec::new();
@@ -179,6 +182,7 @@ impl Config {
                 self.imex = if value == "none" { None } else { Some(channel()?) };
                 self.imex_is_set = true;
             }
+            "card" => self.card = (!value.is_empty()).then(|| value.to_string()),
             "log" => self.log = (!value.is_empty()).then(|| value.to_string()),
             _ => return None,
         }

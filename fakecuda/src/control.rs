@@ -358,11 +358,10 @@ pub extern "C" fn fakecuda_used(device: c_int) -> u64 {
 pub extern "C" fn fakecuda_take(device: c_int, bytes: u64) -> u32 {
     let mut world = lock();
     let Ok(owner) = world.device_mut(device) else { return crate::code::INVALID_DEVICE };
-    if bytes > owner.capacity.saturating_sub(owner.used) {
+    if bytes > owner.left() {
         return crate::code::OUT_OF_MEMORY;
     }
-    owner.used += bytes;
-    owner.used_peak = owner.used_peak.max(owner.used);
+    owner.take(bytes);
     owner.taken += bytes;
     0
 }
@@ -374,7 +373,7 @@ pub extern "C" fn fakecuda_give(device: c_int, bytes: u64) {
     let Ok(owner) = world.device_mut(device) else { return };
     let bytes = bytes.min(owner.taken);
     owner.taken -= bytes;
-    owner.used -= bytes;
+    owner.give(bytes);
 }
 
 /// The highest `fakecuda_used` since the last reset.

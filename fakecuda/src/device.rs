@@ -7,6 +7,7 @@ use cudarc::driver::sys::{
     CUdevice_P2PAttribute, CUdevice_attribute, CUdevice_attribute_enum as Attribute, CUuuid,
 };
 
+use crate::card::Card;
 use crate::code::*;
 use crate::gate::{exports, put};
 use crate::mapping;
@@ -17,7 +18,8 @@ pub(crate) struct Device {
     pub(crate) capacity: u64, // [B]
     pub(crate) used: u64,     // [B] physical memory, of all kinds
     pub(crate) used_peak: u64,
-    pub(crate) taken: u64, // [B] of `used`: by fakecuda_take
+    pub(crate) taken: u64,         // [B] of `used`: by fakecuda_take
+    pub(crate) card: Option<Card>, // where other processes use it, too
     pub(crate) arenas: Vec<Arena>,
     pub(crate) primary: u64,  // the handle of the primary context
     pub(crate) retained: u32, // how often it is retained
@@ -27,6 +29,31 @@ pub(crate) struct Device {
 }
 
 impl Device {
+    /// [B] that nobody has.
+    pub(crate) fn left(&self) -> u64 {
+        let others = self.card.as_ref().map_or(0, Card::others);
+        self.capacity.saturating_sub(self.used).saturating_sub(others)
+    }
+
+    /// Counts memory that is used from now on.
+    pub(crate) fn take(&mut self, bytes: u64) {
+        self.used += bytes;
+        self.used_peak = self.used_peak.max(self.used);
+        self.tell();
+    }
+
+    /// Counts memory that is used no more.
+    pub(crate) fn give(&mut self, bytes: u64) {
+        self.used -= bytes;
+        self.tell();
+    }
+
+    fn tell(&self) {
+        if let Some(card) = &self.card {
+            card.tell(self.used);
+        }
+    }
+
     fn uuid(&self) -> [u8; 16] {
         let mut bytes = *b"fakecuda-device\0";
         bytes[15] = b'A' + self.index as u8;
@@ -52,6 +79,7 @@ pub(crate) fn make_all(world: &mut World) -> Answer {
         used: 0,
         used_peak: 0,
         taken: 0,
+        card: None,
         arenas: Vec::new(),
         primary: 0,
         retained: 0,
@@ -88,6 +116,7 @@ pub(crate) fn make_all(world: &mut World) -> Answer {
         device.primary = crate::context::new_primary(world, ordinal);
         device.default_pool = crate::pool::new_default(world, ordinal);
         device.pool = device.default_pool;
+        device.card = world.config.card.as_deref().and_then(|path| Card::open(path, device.index));
         world.devices.push(device);
     }
     OK

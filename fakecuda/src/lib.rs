@@ -13,6 +13,7 @@
 
 mod alias;
 mod capture;
+mod card;
 mod clock;
 mod code;
 mod config;

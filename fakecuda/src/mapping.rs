@@ -182,7 +182,7 @@ pub(crate) fn forget_tables(world: &mut World, mapping: &Mapping) {
     world.open_mappings -= 1;
     let Some(device) = world.blocks.get(&mapping.block).map(|block| block.device) else { return };
     if let Ok(owner) = world.device_mut(device) {
-        owner.used -= mapping.tables;
+        owner.give(mapping.tables);
     }
 }
 
@@ -199,11 +199,11 @@ fn make_tables(world: &mut World, start: u64, keys: &[u64]) -> Answer {
         let device = world.blocks.get(block).ok_or(INVALID_VALUE)?.device;
         // Memory that came from another process may lie on a device that this one does not see.
         let Ok(owner) = world.device_mut(device) else { continue };
-        if bytes > owner.capacity.saturating_sub(owner.used) {
+        if bytes > owner.left() {
             for (key, block) in &fresh[..done] {
                 let device = world.blocks.get(block).ok_or(INVALID_VALUE)?.device;
                 let Ok(owner) = world.device_mut(device) else { continue };
-                owner.used -= bytes;
+                owner.give(bytes);
                 if let Some(mapping) = world.ranges.get_mut(&start).and_then(|range| range.maps.get_mut(key))
                 {
                     mapping.tables = 0;
@@ -211,8 +211,7 @@ fn make_tables(world: &mut World, start: u64, keys: &[u64]) -> Answer {
             }
             return Err(OUT_OF_MEMORY);
         }
-        owner.used += bytes;
-        owner.used_peak = owner.used_peak.max(owner.used);
+        owner.take(bytes);
         if let Some(mapping) = world.ranges.get_mut(&start).and_then(|range| range.maps.get_mut(key)) {
             mapping.tables = bytes;
         }

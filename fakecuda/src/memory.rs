@@ -121,7 +121,7 @@ exports! {
     3020 Normal fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |w| {
         let (_, device) = w.current()?;
         let device = w.device(device)?;
-        put_optional(free, (device.capacity - device.used) as usize);
+        put_optional(free, device.left() as usize);
         put_optional(total, device.capacity as usize);
         OK
     }

@@ -234,12 +234,12 @@ impl Spare {
 pub(crate) fn create(world: &mut World, device: i32, size: u64, handle_types: u32) -> Result<u64, u32> {
     let size = round_up(size, PAGE).ok_or(OUT_OF_MEMORY)?;
     let owner = world.device(device)?;
-    if size > owner.capacity.saturating_sub(owner.used) {
+    if size > owner.left() {
         // Unused memory of pools serves other allocations of the process before one fails.
         crate::pool::give_up_unused(world, device);
     }
     let (owner, spare) = world.device_and_spare(device)?;
-    if size > owner.capacity.saturating_sub(owner.used) {
+    if size > owner.left() {
         return Err(OUT_OF_MEMORY);
     }
     let index = owner.index;
@@ -256,8 +256,7 @@ pub(crate) fn create(world: &mut World, device: i32, size: u64, handle_types: u3
     // What is left in memory from before is anything but zeros.
     // SAFETY: the block is new and at least a page.
     unsafe { std::ptr::write_bytes(block.base as *mut u8, JUNK, PAGE as usize) };
-    owner.used += size;
-    owner.used_peak = owner.used_peak.max(owner.used);
+    owner.take(size);
     let id = world.new_handle();
     world.blocks.insert(id, block);
     Ok(id)
@@ -332,7 +331,7 @@ pub(crate) fn release(world: &mut World, id: u64) {
     }
     if let Ok(owner) = world.device_mut(block.device) {
         if block.charged {
-            owner.used -= block.size;
+            owner.give(block.size);
         }
         if !own_file && let Some(arena) = owner.arenas.iter_mut().find(|arena| arena.fd == block.fd) {
             arena.give(block.offset, block.size);

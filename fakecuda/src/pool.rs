@@ -193,7 +193,7 @@ fn grow(world: &mut World, key: u64, size: u64) -> Answer {
     }
     let owner = world.device(device)?;
     let wanted = exact.max(CHUNK).min(limit);
-    let size = if wanted <= owner.capacity - owner.used { wanted } else { exact };
+    let size = if wanted <= owner.left() { wanted } else { exact };
     let primary = owner.primary;
     let block = physical::create(world, device, size, 0)?;
     let start = place(world, Kind::Pool(key), device, primary, size, block)
