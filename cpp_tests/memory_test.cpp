@@ -1,8 +1,16 @@
 // Conformance of the C API's memory calls, on every device type: what is allocated, what it holds,
 // what is counted.
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <cstring>
+#include <millpond/millpond.hpp>
 #include <set>
+#include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "support/devices.hpp"
@@ -249,6 +257,41 @@ TEST_P(Memory, TrimKeepsWhatIsAskedForAndABudgetTellsWhatIsAbove) {
   EXPECT_EQ(0u, above);
   EXPECT_OK(millpond_device_set_budget(device_, 0, nullptr));
   EXPECT_EQ(0u, stats().limit_bytes);
+}
+
+TEST_P(Memory, AMemberOfAGroupGivesBackAndFollowsBudgets) {
+  EXPECT_OK(millpond_device_synchronize(device_));
+  EXPECT_OK(millpond_device_empty_cache(device_));
+  const std::string path = ::testing::TempDir() + "millpond-group-" + std::to_string(::getpid());
+  std::remove(path.c_str());
+  {
+    const millpond::Device device(device_);
+    millpond::GroupMembership first(device, path, "a test");
+    EXPECT_NE(0u, first.id());
+    EXPECT_THROW(millpond::GroupMembership(device, path), millpond::Error);
+    millpond::GroupMembership member(std::move(first));
+    EXPECT_EQ(0u, first.id());
+    void* kept = alloc(2 << 20);
+    write(kept, pattern(4, 100000));
+    EXPECT_OK(millpond_free(alloc(30 << 20)));
+    millpond::set_group_budget(path, member.id(), 4u << 20);
+    // The thread of the membership follows.
+    for (int i = 0; i < 20000 && millpond::group_members(path).at(0).budget_bytes == 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_EQ(4u << 20, stats().limit_bytes);
+    EXPECT_EQ(pattern(4, 100000), read(kept, 100000));
+    EXPECT_OK(millpond_free(kept));
+    const millpond_group_member seen = millpond::group_members(path).at(0);
+    EXPECT_EQ(member.id(), seen.member_id);
+    EXPECT_STREQ("a test", seen.name);
+    EXPECT_EQ(0u, device.serve_group(std::chrono::milliseconds(0)));
+    member.leave();
+    EXPECT_TRUE(millpond::group_members(path).empty());
+    EXPECT_THROW(device.serve_group(std::chrono::milliseconds(0)), millpond::Error);
+  }
+  EXPECT_OK(millpond_device_set_budget(device_, 0, nullptr));
+  EXPECT_EQ(0, std::remove(path.c_str()));
 }
 
 TEST_P(Memory, AlignedBlocksAndBlocksThatGrow) {

@@ -66,6 +66,8 @@ enum Command {
     Record(commands::record::RecordArgs),
     /// List device types and devices, their memory and what they can
     Info(commands::info::InfoArgs),
+    /// List the programs that share a card, and set their budgets (millpond_device_join_group)
+    Group(commands::group::GroupArgs),
     /// Print a device's history that was streamed to a file (MILLPOND_HISTORY=FILE)
     History(commands::history::HistoryArgs),
     /// Draw a snapshot, a history or a trace into one page: who holds which memory, where and when
@@ -101,6 +103,7 @@ fn main() -> ExitCode {
             return commands::record::run(&args).unwrap_or_else(|e| failed(&e));
         }
         Command::Info(args) => commands::info::run(&args).map_err(Failure::from),
+        Command::Group(args) => commands::group::run(&args).map_err(Failure::from),
         Command::History(args) => commands::history::run(&args).map_err(Failure::from),
         Command::View(args) => commands::view::run(&args).map_err(Failure::from),
     };

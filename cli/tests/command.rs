@@ -12,6 +12,8 @@ mod demo;
 #[cfg(target_os = "linux")]
 #[path = "command/fake.rs"]
 mod fake;
+#[path = "command/group.rs"]
+mod group;
 #[path = "command/hostile.rs"]
 mod hostile;
 #[path = "command/info.rs"]

@@ -88,6 +88,7 @@
 #define MILLPOND_HAS_USABLE_SIZE 1       /* millpond_get_usable_size */
 #define MILLPOND_HAS_TRIM 1              /* millpond_pool_trim_to, millpond_device_trim_to */
 #define MILLPOND_HAS_BUDGET 1            /* millpond_device_set_budget */
+#define MILLPOND_HAS_GROUP 1             /* millpond_device_join_group, millpond_group_list */
 #define MILLPOND_HAS_CAPTURE 1           /* millpond_capture_begin */
 #define MILLPOND_HAS_CHECKPOINT 1        /* millpond_pool_checkpoint */
 #define MILLPOND_HAS_SLEEP 1             /* millpond_pool_sleep, millpond_device_sleep */
@@ -2893,6 +2894,116 @@ C_Status millpond_device_can_access_peer(const millpond_device *device,
  */
 C_Status millpond_device_enable_peer_access(millpond_device *device,
                                             millpond_device *peer);
+
+/* ---- Groups: programs that share a card ---------------------------------------------------------------- */
+
+/** The size of a name in `millpond_group_member` in bytes, with its NUL; longer names are cut. */
+#define MILLPOND_GROUP_NAME 40
+
+/** A member of a group: a device of one program. Bytes are those of the time when the member last looked. */
+typedef struct millpond_group_member {
+  /** sizeof(millpond_group_member), or as much of it as was written. */
+  size_t struct_size;
+  /** Its number in the group, never 0, and never another one's as long as the file exists. */
+  uint64_t member_id;
+  /** The number of its process, as it sees it itself: in another container it may be another one's. */
+  uint64_t process_id;
+  /** Its name. */
+  char name[MILLPOND_GROUP_NAME];
+  /** Its own name of the device, such as "cuda:0". */
+  char device[MILLPOND_GROUP_NAME];
+  /** Which card that is: members with the same value share one. The device's UUID, where it has one. */
+  uint8_t card[16];
+  /** Taken from the card. */
+  uint64_t reserved_bytes;
+  /** Of these in no block: the most that it could give back. */
+  uint64_t unused_bytes;
+  /** The last budget that `millpond_group_set_budget` has given it and that it follows; 0: none. */
+  uint64_t budget_bytes;
+  /** What it has given back for others so far. */
+  uint64_t given_bytes;
+  /** What others have given back for it so far. */
+  uint64_t received_bytes;
+  /** How long ago it last looked for what others want, to a quarter of a second; UINT64_MAX: never. */
+  uint64_t looked_ms;
+} millpond_group_member;
+
+/**
+ * Joins the programs that share the device's card and have joined the same group: the file `path`, which is made where
+ * there is none (for its owner only; make it beforehand, empty, for others to join). It lies on a file system of this
+ * machine, best in /dev/shm or /run, and is never removed. A group may have devices of several cards; only those with
+ * the same UUID have to do with each other.
+ *
+ * From now on a request for which the card has too little, after all else that Millpond can do itself and before
+ * out-of-memory callbacks, asks the other members, one after the other, to give back what they do not use, the one with the
+ * most first and no more than is missing. It waits for them up to `wait_ms`, at most an hour, and is then tried again; 0:
+ * it does not ask. Members are asked that have looked for wishes in the last ten seconds, by `millpond_device_serve_group`.
+ * A request on the pool's own limit or the device's asks nobody, nor does one while a stream of the device is captured.
+ *
+ * `name` is for people, and cut after 32 bytes; NULL: none. The membership ends with `millpond_device_leave_group`, with
+ * the device, and with the process, however that ends. A child of fork is no member. `out_member_id` may be NULL.
+ *
+ * Errors: NOT_PERMITTED if the device is in a group already; INVALID_ARGUMENT, also for a file that is something else,
+ * which is left as it is; UNSUPPORTED for the group of another version; BUSY if it has 64 members; SYSTEM;
+ * NOT_INITIALIZED.
+ */
+C_Status millpond_device_join_group(millpond_device *device,
+                                    const char *path,
+                                    const char *name,
+                                    uint64_t wait_ms,
+                                    uint64_t *out_member_id);
+
+/**
+ * Leaves the group. Threads in `millpond_device_serve_group` return.
+ *
+ * Errors: NOT_PERMITTED if the device is in no group; INVALID_ARGUMENT; NOT_INITIALIZED.
+ */
+C_Status millpond_device_leave_group(millpond_device *device);
+
+/**
+ * Looks for what other members of the device's group want, and gives back so much of what no block uses, as
+ * `millpond_device_trim_to` does; and follows a budget that `millpond_group_set_budget` has set, as
+ * `millpond_device_set_budget` does. Returns after that, or after `timeout_ms`; 0: after one look, which costs some
+ * microseconds. `out_given_bytes`, which may be NULL, gets what went back to the card.
+ *
+ * Millpond starts no thread for this. Call it from one of your own, in a loop, with a timeout; or with 0 where the program
+ * comes by at least every few seconds. Several threads may call it at once. It holds no lock while it waits.
+ *
+ * While a stream is captured nothing can go back; the others are told so. A budget is in force even then, and unused
+ * memory goes back to it when a budget is set again.
+ *
+ * Errors: NOT_PERMITTED if the device is in no group, also if it left while this waited, and in a stream callback;
+ * NOT_INITIALIZED, also when the device ends meanwhile; SYSTEM if the file is damaged; INVALID_ARGUMENT.
+ */
+C_Status millpond_device_serve_group(millpond_device *device,
+                                     uint64_t timeout_ms,
+                                     uint64_t *out_given_bytes);
+
+/**
+ * Writes the members of the group whose file is `path` to the array `records`, sorted by number: the first `capacity` of
+ * them, and to `out_count` how many there are. `record_size` is sizeof(millpond_group_member). `records` may be NULL if
+ * `capacity` is 0. The file is only read, no device is opened, and the caller need not be a member.
+ *
+ * Errors: INVALID_ARGUMENT, also for a `record_size` that no version of this struct has, and for a file that is no
+ * group's; UNSUPPORTED for the group of another version; SYSTEM if the file cannot be read. On an error nothing is written.
+ */
+C_Status millpond_group_list(const char *path,
+                             struct millpond_group_member *records,
+                             size_t record_size,
+                             size_t capacity,
+                             size_t *out_count);
+
+/**
+ * Tells a member of the group to take no more than `budget_bytes` from its card, which it follows when it next looks
+ * (`millpond_device_serve_group`): the limit is set, and unused memory goes back. 0: no budget. The caller needs to be no
+ * member, but may write the file. `budget_bytes` of `millpond_group_list` tells whether it has been followed.
+ *
+ * Errors: INVALID_ARGUMENT if the group has no such member, and for a file that is no group's; UNSUPPORTED for the group
+ * of another version; SYSTEM; BUSY if another program holds the file's lock for seconds.
+ */
+C_Status millpond_group_set_budget(const char *path,
+                                   uint64_t member_id,
+                                   uint64_t budget_bytes);
 
 /* ---- Copies and fills ---------------------------------------------------------------------------------- */
 

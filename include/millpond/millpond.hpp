@@ -7,6 +7,7 @@
 //   cpp/device.hpp   DeviceTypes, Device, CopyKind, SnapshotFormat, TagScope, configure_host(),
 //                    finalize()
 //   cpp/callbacks.hpp  OomCallback, OomHandler, BlockHook
+//   cpp/group.hpp    GroupMembership, group_members(), set_group_budget()
 //   cpp/history.hpp  History, HistoryOptions, HistoryEvent, Recording, annotate(),
 //                    history_on_signal()
 //   cpp/stream.hpp   StreamView, Stream, Event
@@ -23,11 +24,11 @@
 //   cpp/dlpack.hpp   export_dlpack(), DlpackTensor, DlpackLegacyTensor, ImportedTensor
 //
 // Owners (Stream, Event, Pool, Buffer, PinnedBuffer, UnifiedBuffer, HostRegistration, DevicePtr,
-// Capture, Checkpoint, Export, Import, ImportedTensor, the callbacks, History and Recording) move
-// and do not copy; their destructors never throw. PoolScope and TagScope stay where they are. Views
-// and Device are plain values that own nothing. One
-// object must not be changed by two threads at once; different objects may be used from any
-// threads, and every call of the library itself is safe from any thread.
+// Capture, Checkpoint, Export, Import, ImportedTensor, the callbacks, GroupMembership, History and
+// Recording) move and do not copy; their destructors never throw. PoolScope and TagScope stay where
+// they are. Views and Device are plain values that own nothing. One object must not be changed by
+// two threads at once; different objects may be used from any threads, and every call of the
+// library itself is safe from any thread.
 #ifndef MILLPOND_MILLPOND_HPP
 #define MILLPOND_MILLPOND_HPP
 
@@ -37,6 +38,7 @@
 #include "millpond/cpp/device.hpp"
 #include "millpond/cpp/dlpack.hpp"
 #include "millpond/cpp/error.hpp"
+#include "millpond/cpp/group.hpp"
 #include "millpond/cpp/history.hpp"
 #include "millpond/cpp/memory.hpp"
 #include "millpond/cpp/nodes.hpp"

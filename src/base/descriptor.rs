@@ -57,6 +57,83 @@ impl Descriptor {
         let m = format!("file descriptor {number}, which was {what}, has been closed by somebody else");
         Err(Error::new(Code::System, m))
     }
+
+    /// Reads from the file at `offset` until `into` is full or the file ends; returns how much that was.
+    pub(crate) fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        while let rest @ [_, ..] = &mut into[done..] {
+            let (at, len) = (rest.as_mut_ptr(), rest.len());
+            let from = (offset + done as u64) as libc::off_t;
+            // SAFETY: `rest` is valid for writes of its length.
+            let got = unsafe { libc::pread(self.get()?.as_raw_fd(), at.cast(), len, from) };
+            match usize::try_from(got) {
+                Ok(0) => break,
+                Ok(more) => done += more,
+                Err(_) => self.failed("reading")?,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes all of `from` into the file at `offset`.
+    pub(crate) fn write_at(&self, from: &[u8], offset: u64) -> Result<()> {
+        let mut done = 0;
+        while let rest @ [_, ..] = &from[done..] {
+            let to = (offset + done as u64) as libc::off_t;
+            // SAFETY: `rest` is valid for reads of its length.
+            let put = unsafe { libc::pwrite(self.get()?.as_raw_fd(), rest.as_ptr().cast(), rest.len(), to) };
+            match usize::try_from(put) {
+                Ok(more) => done += more,
+                Err(_) => self.failed("writing")?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Locks one byte of the file for this open file alone; `false` if another one has it. The lock ends with the open
+    /// file, at the latest with the process and the children that it has forked.
+    pub(crate) fn lock_byte(&self, at: u64) -> Result<bool> {
+        self.byte(libc::F_OFD_SETLK, libc::F_WRLCK, at).map(|lock| lock.is_some())
+    }
+
+    /// Ends a lock of [`lock_byte`](Self::lock_byte).
+    pub(crate) fn unlock_byte(&self, at: u64) -> Result<()> {
+        self.byte(libc::F_OFD_SETLK, libc::F_UNLCK, at).map(drop)
+    }
+
+    /// Whether another open file has locked the byte.
+    pub(crate) fn is_byte_locked(&self, at: u64) -> Result<bool> {
+        let found = self.byte(libc::F_OFD_GETLK, libc::F_WRLCK, at)?;
+        Ok(found.is_some_and(|lock| lock.l_type != libc::F_UNLCK as libc::c_short))
+    }
+
+    /// `None`: somebody else has the lock.
+    fn byte(&self, what: libc::c_int, kind: libc::c_int, at: u64) -> Result<Option<libc::flock>> {
+        // SAFETY: all zeros is a value of this plain struct.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = kind as libc::c_short;
+        lock.l_whence = libc::SEEK_SET as libc::c_short;
+        (lock.l_start, lock.l_len) = (at as libc::off_t, 1);
+        loop {
+            // SAFETY: `lock` is valid for both; it describes a lock of this open file.
+            if unsafe { libc::fcntl(self.get()?.as_raw_fd(), what, &raw mut lock) } == 0 {
+                return Ok(Some(lock));
+            }
+            if matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) {
+                return Ok(None);
+            }
+            self.failed("locking")?;
+        }
+    }
+
+    /// The error of the system's last call, unless a signal has only interrupted it.
+    fn failed(&self, doing: &str) -> Result<()> {
+        let e = std::io::Error::last_os_error();
+        match e.kind() {
+            std::io::ErrorKind::Interrupted => Ok(()),
+            _ => fail!(Code::System, "{doing} {}: {e}", self.what),
+        }
+    }
 }
 
 impl Drop for Descriptor {

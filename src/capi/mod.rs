@@ -19,6 +19,7 @@ mod device_type;
 mod dlpack;
 mod dlpack_abi;
 mod dlpack_owner;
+mod group;
 mod guard;
 mod handles;
 mod history;
@@ -49,6 +50,7 @@ pub use copy::*;
 pub use device::*;
 pub use device_type::*;
 pub use dlpack::*;
+pub use group::*;
 pub use history::*;
 pub use hooks::*;
 pub use last_error::{

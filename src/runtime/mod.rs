@@ -34,6 +34,7 @@
 mod backing;
 pub(crate) mod device;
 pub(crate) mod entry;
+mod group;
 mod history;
 pub(crate) mod ladder;
 mod memory;
@@ -71,6 +72,7 @@ pub use device::by_address::{
     BlockOnDevice, free, holder, holders, import_close, owner, try_expand, usable_size, user,
 };
 pub use device::events::DeviceEvents;
+pub use device::group::DeviceGroup;
 pub use device::host_memory::HostMemory;
 pub use device::options::DeviceOptions;
 pub use device::peers::PeerAccess;
@@ -82,6 +84,7 @@ pub use device::table::by_id;
 pub use device::tags::DeviceTagStats;
 pub use device::unified::UnifiedMemory;
 pub use entry::tags::{MAX_TAG_NAME, Tag, pop_tag};
+pub use group::{GroupMember, group_members, set_group_budget};
 pub use history::{History, HistoryOptions, annotate, history_on_signal};
 pub use memory::captures::{Captures, Checkpoints};
 pub use memory::hooked::MemoryHooks;

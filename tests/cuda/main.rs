@@ -32,6 +32,8 @@ mod driver;
 mod fabric;
 mod faults;
 mod foreign;
+#[cfg(feature = "capi")]
+mod group;
 mod headroom;
 mod kinds;
 mod large;

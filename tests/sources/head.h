@@ -88,6 +88,7 @@
 #define MILLPOND_HAS_USABLE_SIZE 1       /* millpond_get_usable_size */
 #define MILLPOND_HAS_TRIM 1              /* millpond_pool_trim_to, millpond_device_trim_to */
 #define MILLPOND_HAS_BUDGET 1            /* millpond_device_set_budget */
+#define MILLPOND_HAS_GROUP 1             /* millpond_device_join_group, millpond_group_list */
 #define MILLPOND_HAS_CAPTURE 1           /* millpond_capture_begin */
 #define MILLPOND_HAS_CHECKPOINT 1        /* millpond_pool_checkpoint */
 #define MILLPOND_HAS_SLEEP 1             /* millpond_pool_sleep, millpond_device_sleep */

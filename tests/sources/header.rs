@@ -5,7 +5,7 @@ use crate::compilers;
 use std::path::{Path, PathBuf};
 
 /// One section of the header: its title, and the file of `src/capi` that has it.
-const SECTIONS: [(&str, &str); 25] = [
+const SECTIONS: [(&str, &str); 26] = [
     ("Constants and structs", "types.rs"),
     ("Last error", "last_error.rs"),
     ("Library", "library.rs"),
@@ -28,6 +28,7 @@ const SECTIONS: [(&str, &str); 25] = [
     ("Seeing memory: statistics in full", "statistics.rs"),
     ("Seeing memory: how long calls take", "latency.rs"),
     ("Sharing: other processes, other devices", "share.rs"),
+    ("Groups: programs that share a card", "group.rs"),
     ("Copies and fills", "copy.rs"),
     ("Streams and events", "stream.rs"),
     ("DLPack", "dlpack.rs"),

@@ -6,11 +6,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// What functions are about, the longer ones before those that they begin with.
-const NOUNS: [&str; 16] = [
+const NOUNS: [&str; 17] = [
     "device_type",
     "device_history",
     "device_record",
     "device",
+    "group",
     "pool",
     "stream",
     "event",
@@ -26,7 +27,7 @@ const NOUNS: [&str; 16] = [
 ];
 
 /// What they do.
-const VERBS: [&str; 43] = [
+const VERBS: [&str; 46] = [
     "add",
     "advise",
     "alloc",
@@ -43,7 +44,9 @@ const VERBS: [&str; 43] = [
     "forget",
     "free",
     "get",
+    "join",
     "keep",
+    "leave",
     "list",
     "load",
     "poll",
@@ -59,6 +62,7 @@ const VERBS: [&str; 43] = [
     "reset",
     "restore",
     "send",
+    "serve",
     "set",
     "sleep",
     "start",

@@ -5,6 +5,7 @@ pub(crate) mod bisect;
 pub(crate) mod compare;
 pub(crate) mod demo;
 pub(crate) mod device;
+pub(crate) mod group;
 pub(crate) mod history;
 pub(crate) mod info;
 pub(crate) mod output;

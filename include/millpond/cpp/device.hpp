@@ -4,6 +4,7 @@
 #ifndef MILLPOND_CPP_DEVICE_HPP
 #define MILLPOND_CPP_DEVICE_HPP
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -378,6 +379,29 @@ class Device {
     std::uint64_t above = 0;
     check(millpond_device_set_budget(raw_, budget_bytes, &above));
     return above;
+  }
+  /// Joins the programs that share this device's card and the file `path`; the number of the
+  /// member. Requests for which the card has too little ask the others to give back what they do
+  /// not use, and wait for that up to `wait`. GroupMembership (cpp/group.hpp) serves the others,
+  /// too.
+  std::uint64_t join_group(const std::string& path, const std::string& name = {},
+                           std::chrono::milliseconds wait = std::chrono::seconds(1)) const {
+    std::uint64_t id = 0;
+    const auto ms = static_cast<std::uint64_t>(wait.count() < 0 ? 0 : wait.count());
+    check(millpond_device_join_group(raw_, path.c_str(), name.c_str(), ms, &id));
+    return id;
+  }
+  /// Leaves the group. Throws MILLPOND_E_NOT_PERMITTED if the device is in none.
+  MILLPOND_CPP_CHECKED C_Status leave_group() const {
+    return check(millpond_device_leave_group(raw_));
+  }
+  /// Gives back what others of the group want, and follows a budget from outside; returns after
+  /// that or after `timeout`, with the bytes that went back.
+  std::uint64_t serve_group(std::chrono::milliseconds timeout) const {
+    std::uint64_t given = 0;
+    const auto ms = static_cast<std::uint64_t>(timeout.count() < 0 ? 0 : timeout.count());
+    check(millpond_device_serve_group(raw_, ms, &given));
+    return given;
   }
   /// PoolView::sleep() for all pools of this name, all or none. Throws MILLPOND_E_INVALID_ARGUMENT
   /// if there is none.

@@ -3,6 +3,7 @@
 pub(super) mod by_address;
 mod copies;
 pub(super) mod events;
+pub(super) mod group;
 pub(super) mod host_memory;
 mod host_statistics;
 mod host_waits;

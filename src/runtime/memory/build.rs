@@ -12,6 +12,7 @@ use crate::base::sync::system::{Mutex, lock};
 use crate::core::Pond;
 use crate::device::{Device, MemoryInfo};
 use crate::runtime::entry::usage::Usage;
+use crate::runtime::group::membership::Membership;
 use crate::runtime::oom::explain;
 use crate::runtime::oom::rescue::Rescue;
 use crate::runtime::options::{Backend, Key, Options, Value};
@@ -90,6 +91,7 @@ impl Memory {
         let memory = Memory {
             how,
             rescue: Rescue::default(),
+            group: Membership::default(),
             scopes: Arc::default(),
             released: Released::default(),
             marks: Marks::default(),

@@ -15,6 +15,7 @@ mod build;
 pub(super) mod captures;
 mod deferred;
 pub(super) mod fast_paths;
+pub(super) mod group;
 pub(super) mod handle_cache;
 pub(super) mod hooked;
 mod marks;
@@ -193,6 +194,7 @@ impl Memory {
             return Ok(());
         }
         self.rescue.close();
+        self.group.end();
         self.hooks.close();
         self.observers.remove_all();
         {

@@ -6,6 +6,7 @@
 //! the first step serves none of them: that is done for the default pool while there are scopes, and for all pools
 //! while a tag is in force.
 
+use super::group::MemoryGroup;
 use super::marks::Mark;
 use super::pooled::{Block, Pooled, Whole, unknown};
 use super::state::{How, Memory};
@@ -207,7 +208,9 @@ impl Request {
     #[inline]
     fn attempt(self, memory: &Memory, mut attempt: impl FnMut() -> Result<u64>) -> Result<u64> {
         let mut explained = || attempt().map_err(|e| self.explained(memory, e));
-        let got = explained().or_else(|e| memory.rescue.retry(e, || memory.how.live_and_freed(), explained));
+        let got = explained()
+            .or_else(|e| MemoryGroup(memory).ask(e, &mut explained))
+            .or_else(|e| memory.rescue.retry(e, || memory.how.live_and_freed(), explained));
         if let (Ok(addr), true) = (&got, tags::any()) {
             memory.how.tag(*addr);
         }

@@ -8,6 +8,7 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
 use crate::core::{Pool, PoolId};
 use crate::locks;
+use crate::runtime::group::membership::Membership;
 use crate::runtime::memory::deferred::DeferredFrees;
 use crate::runtime::memory::scope::Scopes;
 use crate::runtime::oom::rescue::Rescue;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 pub struct Memory {
     pub(super) how: How,
     pub(super) rescue: Rescue,
+    pub(super) group: Membership,
     pub(super) scopes: Arc<Scopes>,
     pub(super) released: Released,
     /// What a call must handle first; usually nothing.

@@ -21,6 +21,7 @@
 #define MILLPOND_HAS_USABLE_SIZE 1
 #define MILLPOND_HAS_TRIM 1
 #define MILLPOND_HAS_BUDGET 1
+#define MILLPOND_HAS_GROUP 1
 #define MILLPOND_HAS_CAPTURE 1
 #define MILLPOND_HAS_CHECKPOINT 1
 #define MILLPOND_HAS_SLEEP 1
@@ -869,6 +870,38 @@ C_Status millpond_device_can_access_peer(const millpond_device *device,
                                          bool *out_can);
 C_Status millpond_device_enable_peer_access(millpond_device *device,
                                             millpond_device *peer);
+#define MILLPOND_GROUP_NAME 40
+typedef struct millpond_group_member {
+  size_t struct_size;
+  uint64_t member_id;
+  uint64_t process_id;
+  char name[MILLPOND_GROUP_NAME];
+  char device[MILLPOND_GROUP_NAME];
+  uint8_t card[16];
+  uint64_t reserved_bytes;
+  uint64_t unused_bytes;
+  uint64_t budget_bytes;
+  uint64_t given_bytes;
+  uint64_t received_bytes;
+  uint64_t looked_ms;
+} millpond_group_member;
+C_Status millpond_device_join_group(millpond_device *device,
+                                    const char *path,
+                                    const char *name,
+                                    uint64_t wait_ms,
+                                    uint64_t *out_member_id);
+C_Status millpond_device_leave_group(millpond_device *device);
+C_Status millpond_device_serve_group(millpond_device *device,
+                                     uint64_t timeout_ms,
+                                     uint64_t *out_given_bytes);
+C_Status millpond_group_list(const char *path,
+                             struct millpond_group_member *records,
+                             size_t record_size,
+                             size_t capacity,
+                             size_t *out_count);
+C_Status millpond_group_set_budget(const char *path,
+                                   uint64_t member_id,
+                                   uint64_t budget_bytes);
 C_Status millpond_copy(millpond_device *device,
                        uint32_t kind,
                        void *dst,

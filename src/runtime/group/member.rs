@@ -1,0 +1,317 @@
+//! A member of a group: what it gives back for others, and how it asks them.
+//!
+//! A member that misses memory asks one other at a time, the one with the most unused memory first: so no more goes back
+//! to the card than is missing. The other one looks into the file while it serves the group, gives back what it does not
+//! use, and leaves an answer. Nobody waits for anybody with a lock held, and whoever waits for an answer answers others
+//! meanwhile: two that ask each other both go on.
+
+use super::file::{GroupFile, Seen};
+use super::record::{Note, Record, SLOTS, Wish, cut};
+use crate::base::clock::monotonic;
+use crate::base::error::{Code, Result};
+use crate::base::sync::system::{Mutex, lock};
+use crate::base::sync::{AtomicBool, Ordering};
+use crate::fail;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How often a member that serves looks into the file.
+const LOOKS: Duration = Duration::from_millis(5);
+/// How often one that waits for an answer does.
+const WATCHES: Duration = Duration::from_millis(1);
+/// [ms] Whoever has not looked for so long is not asked: it may never look again.
+const AWAKE: u64 = 10_000;
+/// [ms] How old the time of the last look may be in the file.
+const TELLS: u64 = 250;
+
+/// The memory that a member has of its card.
+pub(crate) trait Share {
+    /// \[B\] taken from the card, and \[B\] of these in use.
+    fn held(&self) -> (u64, u64);
+
+    /// \[B\] that the card has free, if it can be asked.
+    fn free(&self) -> Option<u64>;
+
+    /// Gives unused memory back until no more than `keep` bytes are taken, as far as possible.
+    fn trim_to(&self, keep: u64) -> Result<()>;
+
+    /// Takes no more than this from the card, and gives unused memory back down to it; 0: no bound.
+    fn set_budget(&self, bytes: u64) -> Result<()>;
+
+    /// Fails when the memory has ended.
+    fn check(&self) -> Result<()>;
+}
+
+/// Who joins, and how.
+#[derive(Clone, Copy)]
+pub(crate) struct Joining<'a> {
+    pub name: &'a str,
+    pub device: &'a str,
+    pub card: [u64; 2],
+    /// How long a request waits for what others may give.
+    pub wait: Duration,
+}
+
+/// What was done for others in one look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Served {
+    /// \[B\] given back.
+    pub bytes: u64,
+    /// Whether somebody had a wish, or there was an order.
+    pub any: bool,
+}
+
+/// What a member has heard.
+struct Heard {
+    /// The last wish of each slot that was answered: who had it, and its number.
+    answered: [[u64; 2]; SLOTS],
+    /// The number of the last wish of its own.
+    wishes: u64,
+}
+
+/// A member of a group.
+pub(crate) struct Member {
+    file: GroupFile,
+    slot: usize,
+    wait: Duration,
+    told: Mutex<Record>,
+    heard: Mutex<Heard>,
+    /// Whether a thread looks for others just now, and whether one asks.
+    looking: AtomicBool,
+    asking: AtomicBool,
+    left: AtomicBool,
+}
+
+/// The turn to do something that one thread at a time does.
+struct Turn<'a>(&'a AtomicBool);
+
+impl<'a> Turn<'a> {
+    fn take(of: &'a AtomicBool) -> Option<Turn<'a>> {
+        // Acquire: pairs with the release of the one before.
+        (!of.swap(true, Ordering::Acquire)).then(|| Turn(of))
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+fn now() -> u64 {
+    monotonic() / 1_000_000
+}
+
+impl Member {
+    /// Joins the group whose file this is, which is made where there is none.
+    pub(crate) fn join(path: &Path, as_: Joining<'_>) -> Result<Member> {
+        let file = GroupFile::open(path, true, true)?;
+        let (slot, id) = file.join()?;
+        let record = Record {
+            id,
+            process: u64::from(std::process::id()),
+            card: as_.card,
+            name: cut(as_.name),
+            device: cut(as_.device),
+            ..Record::default()
+        };
+        file.write(slot, &record)?;
+        Ok(Member {
+            file,
+            slot,
+            wait: as_.wait,
+            told: Mutex::new(record),
+            heard: Mutex::new(Heard { answered: [[0; 2]; SLOTS], wishes: 0 }),
+            looking: AtomicBool::new(false),
+            asking: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+        })
+    }
+
+    /// Its number in the group.
+    pub(crate) fn id(&self) -> u64 {
+        lock(&self.told).id
+    }
+
+    /// Leaves; threads that serve see it.
+    pub(crate) fn leave(&self) {
+        // Relaxed: nothing else is handed over by it.
+        if !self.left.swap(true, Ordering::Relaxed) {
+            // The slot is free with the lock, whatever still stands in it.
+            let _told = lock(&self.told);
+            let _ = self.file.clear(self.slot);
+        }
+    }
+
+    fn check(&self, share: &dyn Share) -> Result<()> {
+        share.check()?;
+        // Relaxed: as in `leave`.
+        if self.left.load(Ordering::Relaxed) {
+            fail!(Code::NotPermitted, "the device has left its group");
+        }
+        Ok(())
+    }
+
+    /// Changes what the member says of itself, and writes it where it is something new.
+    fn tell(&self, change: impl FnOnce(&mut Record)) -> Result<()> {
+        let mut told = lock(&self.told);
+        let mut record = *told;
+        change(&mut record);
+        // Relaxed: under the lock under which `leave` clears the slot.
+        if record == *told || self.left.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.file.write(self.slot, &record)?;
+        *told = record;
+        Ok(())
+    }
+
+    /// Looks for others' wishes, and for orders, until something was done or `timeout` is over. Returns what was given
+    /// back, in bytes.
+    pub(crate) fn serve(&self, share: &dyn Share, timeout: Duration) -> Result<u64> {
+        let until = Instant::now().checked_add(timeout);
+        loop {
+            self.check(share)?;
+            // Another thread may be looking: its look serves for both.
+            let served = match Turn::take(&self.looking) {
+                Some(_turn) => self.look(share)?,
+                None => Served::default(),
+            };
+            let left = until.map_or(LOOKS, |until| until.saturating_duration_since(Instant::now()));
+            if served.any || left.is_zero() {
+                return Ok(served.bytes);
+            }
+            sleep(left.min(LOOKS));
+        }
+    }
+
+    /// One look, by the thread whose turn it is.
+    fn look(&self, share: &dyn Share) -> Result<Served> {
+        let seen = self.file.read()?;
+        let me = *lock(&self.told);
+        let mut served = self.follow(share, &seen, &me)?;
+        for slot in (0..SLOTS).filter(|&slot| slot != self.slot) {
+            let Some(other) = seen.record(slot).filter(|r| r.wish.to == me.id && r.card == me.card) else {
+                continue;
+            };
+            let wish = [other.id, other.wish.number];
+            if lock(&self.heard).answered[slot] == wish {
+                continue;
+            }
+            let bytes = give(share, other.wish.bytes);
+            lock(&self.heard).answered[slot] = wish;
+            self.tell(|r| r.given += bytes)?;
+            self.file.answer(slot, &Note { who: me.id, number: other.wish.number, bytes })?;
+            served = Served { bytes: served.bytes + bytes, any: true };
+        }
+        let ((reserved, active), now) = (share.held(), now());
+        self.tell(|r| {
+            (r.reserved, r.active) = (reserved, active);
+            if now.saturating_sub(r.looked) >= TELLS || served.any {
+                r.looked = now;
+            }
+        })?;
+        Ok(served)
+    }
+
+    /// Follows an order that is new.
+    fn follow(&self, share: &dyn Share, seen: &Seen, me: &Record) -> Result<Served> {
+        let order = seen.order(self.slot).filter(|o| o.who == me.id && o.number > me.order);
+        let Some(order) = order else { return Ok(Served::default()) };
+        let before = share.held().0;
+        // What cannot go back now does so when the next order comes, or the next wish; the bound is in force.
+        let _ = share.set_budget(order.bytes);
+        let bytes = before.saturating_sub(share.held().0);
+        self.tell(|r| (r.budget, r.order) = (order.bytes, order.number))?;
+        Ok(Served { bytes, any: true })
+    }
+
+    /// Asks others until the card has `need` bytes free, for as long as a request waits. Returns what they gave back, in
+    /// bytes.
+    pub(crate) fn ask(&self, share: &dyn Share, need: u64) -> u64 {
+        if self.wait.is_zero() {
+            return 0;
+        }
+        let until = Instant::now() + self.wait;
+        let turn = loop {
+            match Turn::take(&self.asking) {
+                Some(turn) => break turn,
+                None if Instant::now() >= until => return 0,
+                None => sleep(WATCHES),
+            }
+        };
+        let (mut asked, mut got) = ([false; SLOTS], 0);
+        loop {
+            let free = share.free();
+            let missing = need.saturating_sub(free.unwrap_or(got));
+            if missing == 0 || self.check(share).is_err() {
+                break;
+            }
+            let Some((slot, other)) = self.next(&asked) else { break };
+            asked[slot] = true;
+            let Some(bytes) = self.wish(share, slot, other, missing, until) else { break };
+            got += bytes;
+            let more = || Some(share.free()? > free?);
+            if bytes > 0 && more() == Some(false) {
+                break; // what the others have is not this card's
+            }
+        }
+        let _ = self.tell(|r| (r.wish, r.received) = (Wish::default(), r.received + got));
+        drop(turn);
+        // Somebody may have asked this one meanwhile, and counts on its looking.
+        if let Some(_turn) = Turn::take(&self.looking) {
+            let _ = self.look(share);
+        }
+        got
+    }
+
+    /// Whom to ask next: of those that look, the one with the most memory that it does not use.
+    fn next(&self, asked: &[bool; SLOTS]) -> Option<(usize, u64)> {
+        let seen = self.file.read().ok()?;
+        let (me, now) = (*lock(&self.told), now());
+        let looks = |r: &Record| r.looked != 0 && now.saturating_sub(r.looked) < AWAKE;
+        (0..SLOTS)
+            .filter(|&slot| !asked[slot] && slot != self.slot)
+            .filter_map(|slot| Some((slot, seen.record(slot)?)))
+            .filter(|(slot, r)| r.card == me.card && looks(r) && self.file.is_held(*slot))
+            .max_by_key(|(_, r)| r.reserved.saturating_sub(r.active))
+            .map(|(slot, r)| (slot, r.id))
+    }
+
+    /// Asks one other, and waits for its answer. `None`: the time is over, or the file is gone.
+    fn wish(&self, share: &dyn Share, slot: usize, to: u64, bytes: u64, until: Instant) -> Option<u64> {
+        let number = {
+            let mut heard = lock(&self.heard);
+            heard.wishes += 1;
+            heard.wishes
+        };
+        self.tell(|r| r.wish = Wish { to, bytes, number }).ok()?;
+        loop {
+            let seen = self.file.read().ok()?;
+            if let Some(answer) = seen.answer(self.slot).filter(|a| a.who == to && a.number == number) {
+                return Some(answer.bytes);
+            }
+            let gone = seen.record(slot).is_some_and(|r| r.id != to) || !self.file.is_held(slot);
+            if gone {
+                return Some(0);
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            // It may be waiting for this one.
+            if let Some(_turn) = Turn::take(&self.looking) {
+                self.look(share).ok()?;
+            }
+            sleep(WATCHES);
+        }
+    }
+}
+
+/// Gives back unused memory, up to so much. Returns what went back, in bytes.
+fn give(share: &dyn Share, bytes: u64) -> u64 {
+    let before = share.held().0;
+    // While a stream is captured, say, nothing goes.
+    let _ = share.trim_to(before.saturating_sub(bytes));
+    before.saturating_sub(share.held().0)
+}

@@ -1,0 +1,100 @@
+//! The memory of one device as a member of a group of programs that share its card (`runtime/group/`).
+
+use super::state::{How, Memory};
+use crate::base::error::{Code, Error, Result};
+use crate::core::OomReason;
+use crate::device::MemoryInfo;
+use crate::runtime::entry::reentry;
+use crate::runtime::group::member::{Joining, Member, Share};
+use crate::runtime::nvtx;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The group that a device's memory is in, if any.
+#[derive(Clone, Copy)]
+pub(crate) struct MemoryGroup<'a>(pub &'a Memory);
+
+impl Share for MemoryGroup<'_> {
+    fn held(&self) -> (u64, u64) {
+        let stats = self.0.stats();
+        (stats.reserved.current, stats.active.current)
+    }
+
+    fn free(&self) -> Option<u64> {
+        let (device, supply) = match &self.0.how {
+            How::Pooled(p) => (&*p.device, &p.supply),
+            How::Unpooled(u) => (u.device(), u.supply()),
+        };
+        let _call = supply.call().ok()?;
+        device.memory_info().ok().and_then(MemoryInfo::known).map(|info| info.free)
+    }
+
+    fn trim_to(&self, keep: u64) -> Result<()> {
+        self.0.trim_to(None, keep)
+    }
+
+    fn set_budget(&self, bytes: u64) -> Result<()> {
+        self.0.settings().set_budget(bytes).map(drop)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.0.open().map(drop)
+    }
+}
+
+/// Whether memory of the card could help.
+fn curable(reason: OomReason) -> bool {
+    use OomReason::{DeviceRefused, Exhausted, Fragmented, Waiting};
+    matches!(reason, DeviceRefused | Exhausted | Fragmented | Waiting)
+}
+
+impl MemoryGroup<'_> {
+    fn member(&self) -> Result<Arc<Member>> {
+        self.0.open()?;
+        self.0.group.get().ok_or_else(|| Error::new(Code::NotPermitted, "the device is in no group"))
+    }
+
+    /// Handles a request that ended with `error`: where the card had too little and others share it, asks them to give
+    /// some back, and makes another `attempt` if they did.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn ask(self, error: Error, attempt: impl FnOnce() -> Result<u64>) -> Result<u64> {
+        let Ok(member) = self.member() else { return Err(error) };
+        let need = match error.oom_report() {
+            Some(r) if curable(r.reason) => r.rounded.saturating_add(r.headroom),
+            _ => return Err(error),
+        };
+        if reentry::may_block().is_err() || self.0.order().any_captured() {
+            return Err(error);
+        }
+        let _range = nvtx::range(c"ask the group", need);
+        match member.ask(&self, need) {
+            0 => Err(error),
+            _ => attempt(),
+        }
+    }
+
+    /// Joins, and returns the number of the member. `NotPermitted` if the memory is in a group already.
+    pub(crate) fn join(self, path: &Path, joining: Joining<'_>) -> Result<u64> {
+        self.0.open()?;
+        let member = self.0.group.begin(|| Member::join(path, joining))?;
+        // The end of the memory has ended the membership that there was then.
+        self.0.open().map(drop).inspect_err(|_| _ = self.0.group.end())?;
+        Ok(member.id())
+    }
+
+    /// Leaves. `NotPermitted` if the memory is in no group.
+    pub(crate) fn leave(self) -> Result<()> {
+        self.member()?;
+        self.0.group.end();
+        Ok(())
+    }
+
+    /// Gives back what others want, and follows orders, until something was done or `timeout` is over. Returns what went
+    /// back, in bytes.
+    pub(crate) fn serve(self, timeout: Duration) -> Result<u64> {
+        reentry::may_block()?;
+        self.member()?.serve(&self, timeout)
+    }
+}
