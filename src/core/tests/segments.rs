@@ -365,3 +365,23 @@ fn all_of_a_device_that_is_free_can_be_one_block() {
         b.finish();
     }
 }
+
+/// A segment that is free in the heaps of two streams can go back, and is told so; what a limit leaves beyond whole units
+/// serves nobody.
+#[test]
+fn what_is_told_of_segments_counts_what_is_free_in_two_heaps_and_whole_units() {
+    let mut b = bench(1024 * MIB);
+    idle(&mut b, PoolId::DEFAULT, 40 * MIB);
+    b.alloc(PoolId::DEFAULT, Some(0), 8 * MIB).unwrap();
+    b.pond.set_limit(40 * MIB);
+    b.alloc(PoolId::DEFAULT, Some(1), 20 * MIB).expect("a part of the idle segment");
+    b.free(1, None);
+    b.free(0, None);
+    b.pond.set_limit(60 * MIB + 8192);
+    let m = b.pond.statistics().full(None, 984 * MIB).unwrap();
+    assert_eq!((m.releasable_bytes, m.largest_free_bytes), (40 * MIB, 60 * MIB));
+    b.alloc(PoolId::DEFAULT, Some(0), m.largest_free_bytes).unwrap();
+    b.alloc(PoolId::DEFAULT, Some(0), 1).unwrap_err();
+    assert_eq!(b.pond.statistics().full(None, 964 * MIB).unwrap().largest_free_bytes, 0);
+    b.finish();
+}
