@@ -332,6 +332,11 @@ impl Shape {
     pub(crate) fn min_chunk(&self) -> u64 {
         !self.keep + 1
     }
+
+    /// [B] A segment for a large request is a multiple of this.
+    pub(crate) fn segment_step(&self) -> u64 {
+        (1u64 << LARGE_SHIFT).max(self.min_chunk())
+    }
 }
 
 #[cfg(all(test, not(loom)))]

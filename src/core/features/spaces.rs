@@ -59,7 +59,7 @@ pub(super) fn heap_spaces(ground: &Ground, idle: bool) -> Result<Vec<HeapSpace>>
         places.push(Some(n));
     }
     let pieces = free_pieces(ground, &places)?;
-    let shared = shared_ties(ground, &all, &pieces)?;
+    let shared = shared_wholes(ground, &all, &pieces)?;
     for some in pieces.chunks(AT_A_TIME) {
         gaps::here();
         let g = ground.growing();
@@ -72,29 +72,43 @@ pub(super) fn heap_spaces(ground: &Ground, idle: bool) -> Result<Vec<HeapSpace>>
     Ok(all)
 }
 
-/// The first granules of the ties that are wholly free, but in several heaps: they go back, or to other heaps, as wholes.
-fn shared_ties(ground: &Ground, all: &[HeapSpace], pieces: &[(usize, Extent)]) -> Result<Vec<u32>> {
-    let mut parts: Vec<(GranuleRun, u32)> = Vec::new(); // a tie, and how many granules of it are free in one heap
+/// The first granules of the ties or segments that are wholly free, but in several heaps: they go back, and ties to other
+/// heaps, as wholes.
+fn shared_wholes(ground: &Ground, all: &[HeapSpace], pieces: &[(usize, Extent)]) -> Result<Vec<u32>> {
+    let mut parts: Vec<(u32, u32, u32)> = Vec::new(); // where a whole begins, its size, how much of it is free in one heap
     let movable = |n: usize| all.get(n).is_some_and(|h| !h.pinned);
-    let of_movable = if ground.shared().tied.any() { pieces } else { &[] };
+    let any = !ground.config.mapping || ground.shared().tied.any();
+    let of_movable = if any { pieces } else { &[] };
     for some in of_movable.chunks(AT_A_TIME) {
         gaps::here();
         let g = ground.growing();
-        for run in some.iter().filter(|p| movable(p.0)).filter_map(|p| p.1.whole()) {
+        for &(_, piece) in some.iter().filter(|p| movable(p.0)) {
+            let mut add = |part| -> Result<()> {
+                parts.try_reserve(1).map_err(|_| no_host_memory())?;
+                parts.push(part);
+                Ok(())
+            };
+            if !ground.config.mapping {
+                let segment = g.segments.of(piece.touched().first).map(|s| s.part);
+                if let Some(whole) = segment.filter(|&s| s != piece) {
+                    add((whole.touched().first, whole.units, piece.units))?;
+                }
+                continue;
+            }
+            let Some(run) = piece.whole() else { continue };
             let cut = g.ties.cut(run).into_iter().filter(|p| !p.is_whole());
             for (tie, part) in cut.filter_map(|p| Some((p.tie?, p.run))) {
-                parts.try_reserve(1).map_err(|_| no_host_memory())?;
-                parts.push((tie, part.count));
+                add((tie.first, tie.count, part.count))?;
             }
         }
     }
     parts.sort_unstable();
     let mut free = Vec::new();
-    for of in parts.chunk_by(|a, b| a.0 == b.0) {
-        let Some(&(tie, _)) = of.first() else { continue };
-        if of.iter().map(|p| p.1).sum::<u32>() == tie.count {
+    for of in parts.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
+        let Some(&(first, size, _)) = of.first() else { continue };
+        if of.iter().map(|p| p.2).sum::<u32>() == size {
             free.try_reserve(1).map_err(|_| no_host_memory())?;
-            free.push(tie.first);
+            free.push(first);
         }
     }
     Ok(free)
@@ -154,7 +168,7 @@ fn free_pieces(ground: &Ground, places: &Places) -> Result<Vec<(usize, Extent)>>
 }
 
 impl Growing<'_> {
-    /// Adds a free piece to what its heap has. `shared`: see `shared_ties`.
+    /// Adds a free piece to what its heap has. `shared`: see `shared_wholes`.
     fn add_piece(&self, h: &mut HeapSpace, piece: Extent, idle: bool, shared: &[u32]) {
         let mut found = Space { pieces: 1, longest: piece.bytes(), ..Space::default() };
         let mut add = |run: GranuleRun, tie: Option<GranuleRun>| {
@@ -183,7 +197,7 @@ impl Growing<'_> {
         let goes = match () {
             () if h.pinned => 0,
             () if self.ground.config.mapping => found.granules * GRANULE,
-            () if self.segments.of(piece.touched().first).is_some_and(|s| s.part == piece) => piece.bytes(),
+            () if self.is_whole_segment(piece, shared) => piece.bytes(),
             () => 0,
         };
         found.whole = goes;
@@ -192,6 +206,12 @@ impl Growing<'_> {
         // Only the ends of a piece are parts of ties: the rest is side by side.
         found.run = found.granules - found.shared;
         h.space.add(&found);
+    }
+
+    /// Whether a free piece is a segment, or a part of one that is wholly free in several heaps.
+    fn is_whole_segment(&self, piece: Extent, shared: &[u32]) -> bool {
+        let segment = self.segments.of(piece.touched().first).map(|s| s.part);
+        segment.is_some_and(|s| s == piece || shared.binary_search(&s.touched().first).is_ok())
     }
 }
 

@@ -6,6 +6,7 @@ use super::super::ground::Ground;
 use super::super::heap::Space;
 use super::super::heap::counters::{ALL, Grid, LARGE, SMALL};
 use super::super::ledger::{Account, Line};
+use super::super::shape::Tier;
 use super::super::types::{Counter, Flow, LiveAndFreed, MemoryStats, NO_POOL, PoolId, Split, StreamStats};
 use super::super::units::{GRANULE, GranuleRun};
 use super::spaces::heap_spaces;
@@ -219,11 +220,22 @@ impl<'a> StatisticsCalls<'a> {
             let idle = s.usable.whole + s.others.whole;
             let room = g.device_room().min(device_free).saturating_add(idle).saturating_sub(over[0]);
             let own = most.saturating_add(s.usable.whole).saturating_sub(over[1]);
-            (cached, cached.max(room.min(own).min(ground.config.max_alloc)))
+            (cached, cached.max(self.largest_from(room.min(own).min(ground.config.max_alloc))))
         };
         m.largest_cached_bytes = self.largest_request(cached);
         m.largest_free_bytes = self.largest_request(all);
         Ok(())
+    }
+
+    /// [B] of the largest request that a new segment of no more than `bytes` serves; 0: none.
+    fn largest_from(self, bytes: u64) -> u64 {
+        let shape = &self.ground.maps.shape;
+        let step = shape.segment_step();
+        match bytes / step * step {
+            // A smaller tier needs a whole granule for its chunk.
+            bytes if bytes < GRANULE && shape.size(bytes).tier != Tier::Large => 0,
+            bytes => bytes,
+        }
     }
 
     /// The largest request that is charged no more than `bytes`.

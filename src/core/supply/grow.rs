@@ -72,8 +72,8 @@ impl Search<'_> {
     /// [B] The smallest segment that serves the request.
     pub(super) fn least_segment(&self) -> u64 {
         // A fine tier needs a whole granule for its chunk, a large request only its own units.
-        let quantum = (1u64 << LARGE_SHIFT).max(self.ground.maps.shape.min_chunk());
-        if self.req.is_large() { self.req.charged.next_multiple_of(quantum) } else { GRANULE }
+        let step = self.ground.maps.shape.segment_step();
+        if self.req.is_large() { self.req.charged.next_multiple_of(step) } else { GRANULE }
     }
 
     /// Takes a new segment: of the init size at first, of the realloc size later, and never too small for the request.

@@ -17,6 +17,17 @@ pub(super) struct Lacks {
     any: u64,
 }
 
+impl Lacks {
+    fn is_nothing(&self) -> bool {
+        self.own == 0 && self.any == 0
+    }
+
+    /// Whether only the limit of the request's pool refuses, so that memory of others is no help.
+    pub(super) fn is_of_pool_only(&self) -> bool {
+        self.own > 0 && self.any == 0
+    }
+}
+
 impl Search<'_> {
     /// Gives idle segments back to the device, so that one of the request's size can be had, if that is enough. Waits
     /// for the device.
@@ -42,16 +53,11 @@ impl Search<'_> {
 
     /// What must go back so that the device can give a segment for the request; `None`: nothing that helps can, or only
     /// segments that are free in parts of several heaps.
-    pub(super) fn lacks_for_segment(&self) -> Option<Lacks> {
+    fn lacks_for_segment(&self) -> Option<Lacks> {
         let (ground, pool) = (self.ground, self.req.heap.pool());
         let segments = Segments::of(ground);
-        let wanted = self.least_segment();
-        let lacks = {
-            let g = ground.growing();
-            let then = g.account.taken(pool).device.saturating_add(wanted);
-            Lacks { own: g.pool_lacks(pool, wanted), any: then.saturating_sub(segments.most()) }
-        };
-        if lacks.own == 0 && lacks.any == 0 {
+        let lacks = self.lacks(&ground.growing(), self.least_segment());
+        if lacks.is_nothing() {
             return None;
         }
         // The memory of other pools is no help where the pool's own limit refuses.
@@ -61,20 +67,31 @@ impl Search<'_> {
         helps.then_some(lacks)
     }
 
+    /// What must go back so that the device can give a segment of `wanted` bytes for the request, as far as is known.
+    pub(super) fn lacks(&self, g: &Growing<'_>, wanted: u64) -> Lacks {
+        let pool = self.req.heap.pool();
+        let then = g.account.taken(pool).device.saturating_add(wanted);
+        Lacks { own: g.pool_lacks(pool, wanted), any: then.saturating_sub(Segments::of(self.ground).most()) }
+    }
+
     /// Whether a limit refuses a segment of `wanted` bytes for the request even if all of these go back.
     pub(super) fn is_refused_without(&self, g: &Growing<'_>, taken: &[Taken], wanted: u64) -> bool {
+        let own = g.pool_lacks(self.req.heap.pool(), wanted);
+        !self.suffices(g, taken, &Lacks { own, any: g.device_lacks(wanted) })
+    }
+
+    /// Whether these are what is lacking.
+    pub(super) fn suffices(&self, g: &Growing<'_>, taken: &[Taken], lacks: &Lacks) -> bool {
         let pool = self.req.heap.pool();
-        let bytes = |t: &Taken| g.segments.bytes_of(t.block.part);
-        let own: u64 = taken.iter().filter(|t| t.heap.pool() == pool).map(bytes).sum();
-        let any: u64 = taken.iter().map(bytes).sum();
-        own < g.pool_lacks(pool, wanted) || any < g.device_lacks(wanted)
+        let own = taken.iter().filter(|t| t.heap.pool() == pool);
+        bytes_of(g, own) >= lacks.own && bytes_of(g, taken) >= lacks.any
     }
 
     /// Gives as few bytes back as are needed; all, if the device cannot use the space that this makes. Then takes a
     /// segment.
     pub(super) fn swap_for(&mut self, missing: u64, lacks: &Lacks, taken: &mut Vec<Taken>) -> bool {
         let (trim, pool) = (Trim::of(self.ground), self.req.heap.pool());
-        let bytes = |taken: &[Taken]| taken.iter().map(|t| t.block.part.bytes()).sum::<u64>();
+        let bytes = |taken: &[Taken]| bytes_of(&self.ground.growing(), taken);
         let mut own: Vec<Taken> = taken.extract_if(.., |t| t.heap.pool() == pool).collect();
         let before = bytes(&own);
         let mut given = trim.give_segments_back(&mut own, lacks.own);
@@ -96,4 +113,9 @@ impl Search<'_> {
         }
         false
     }
+}
+
+/// [B] that free memory counts in the accounts of its pools.
+fn bytes_of<'t>(g: &Growing<'_>, taken: impl IntoIterator<Item = &'t Taken>) -> u64 {
+    taken.into_iter().map(|t| g.segments.bytes_of(t.block.part)).sum()
 }

@@ -319,6 +319,29 @@ fn a_segment_that_is_free_in_two_heaps_goes_back() {
     }
 }
 
+/// A pool's idle segment makes room under the pool's own limit, also where two heaps of the pool have parts of it; what
+/// others have idle is no help, and stays.
+#[test]
+fn a_pools_own_limit_leaves_the_segments_of_others_alone() {
+    for growing in [true, false] {
+        let sizes = Config { init_alloc: 40 * MIB, realloc: 40 * MIB, ..config(false, 1024 * MIB) };
+        let mut b = Bench::new(Config { growing, ..sizes });
+        let p = b.pond.pool_create(0, false).unwrap();
+        idle(&mut b, PoolId::DEFAULT, 100 * MIB);
+        b.pond.pool_set_limit(p, 40 * MIB).unwrap();
+        idle(&mut b, p, 40 * MIB);
+        b.alloc(p, Some(0), 8 * MIB).unwrap();
+        b.alloc(p, Some(1), 20 * MIB).expect("a part of the idle segment");
+        b.free(1, None);
+        b.free(0, None);
+        b.pond.pool_set_limit(p, 60 * MIB).unwrap();
+        assert_eq!(reserved(&b), 140 * MIB);
+        b.alloc(p, Some(0), 60 * MIB).expect("nothing of the pool is in use");
+        assert_eq!(reserved(&b), 160 * MIB, "100 MiB of the default pool stay; growing: {growing}");
+        b.finish();
+    }
+}
+
 /// Whatever two streams have done: if all is free, one block can have the device.
 #[test]
 fn all_of_a_device_that_is_free_can_be_one_block() {
@@ -341,4 +364,24 @@ fn all_of_a_device_that_is_free_can_be_one_block() {
         b.alloc(PoolId::DEFAULT, Some(0), 64 * MIB).unwrap_or_else(|e| panic!("round {round}: {e}"));
         b.finish();
     }
+}
+
+/// A segment that is free in the heaps of two streams can go back, and is told so; what a limit leaves beyond whole units
+/// serves nobody.
+#[test]
+fn what_is_told_of_segments_counts_what_is_free_in_two_heaps_and_whole_units() {
+    let mut b = bench(1024 * MIB);
+    idle(&mut b, PoolId::DEFAULT, 40 * MIB);
+    b.alloc(PoolId::DEFAULT, Some(0), 8 * MIB).unwrap();
+    b.pond.set_limit(40 * MIB);
+    b.alloc(PoolId::DEFAULT, Some(1), 20 * MIB).expect("a part of the idle segment");
+    b.free(1, None);
+    b.free(0, None);
+    b.pond.set_limit(60 * MIB + 8192);
+    let m = b.pond.statistics().full(None, 984 * MIB).unwrap();
+    assert_eq!((m.releasable_bytes, m.largest_free_bytes), (40 * MIB, 60 * MIB));
+    b.alloc(PoolId::DEFAULT, Some(0), m.largest_free_bytes).unwrap();
+    b.alloc(PoolId::DEFAULT, Some(0), 1).unwrap_err();
+    assert_eq!(b.pond.statistics().full(None, 964 * MIB).unwrap().largest_free_bytes, 0);
+    b.finish();
 }
