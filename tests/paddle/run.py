@@ -4,19 +4,25 @@
 For each release: a virtual environment of its own, with the CPU wheel that pip gets; then each script in checks/ in a
 process of its own, where one line of `script: check` counts as one test. A process that ends in a wrong way is a failed
 test, and so is each check of its that did not report. A release whose wheel cannot be had is skipped, aloud.
+Most processes are forked from one that has loaded PaddlePaddle's library, but no plugin (served.py), which halves their
+time. Scripts that fork have one that was started for them (`ALONE`), and so has each way to leave once.
 Wheels are kept in ${XDG_CACHE_HOME:-~/.cache}/millpond/wheels, so a second run needs no network.
 The last line is `paddle: N passed, N failed, N skipped`; the exit status is 0 only without failures.
 
-Needs Python 3.8 with its venv module, and nothing else.
+Needs Python 3.9 with its venv module, and nothing else.
 """
 import argparse
 import ast
 import concurrent.futures
+import functools
 import hashlib
+import json
 import os
 import pathlib
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -33,7 +39,8 @@ RELEASES = {
     "3.0.0": ["setuptools<81"],
     "3.2.2": ["setuptools<81"],
 }
-# How often a process is started that must leave cleanly: for the first release of a run, and for the others.
+# How often a process must leave cleanly: for the first release of a run, and for the others. The first of each release
+# are processes that import PaddlePaddle by themselves, one for each way to leave (checks/leave.py).
 EXITS_FIRST, EXITS_OTHER = 100, 10
 CHECK_SECONDS = 240
 PIP_SECONDS = 900
@@ -41,6 +48,8 @@ PIP_SECONDS = 900
 # forks its workers while its other threads may hold the lock of its own memory statistics (paddle::memory::Stat); such a
 # worker waits for that lock for ever.
 HANGS = {"loader": 90}
+# Scripts that import PaddlePaddle by themselves.
+ALONE = ["loader", "forks"]
 
 BEST_FIT = {"FLAGS_allocator_strategy": "naive_best_fit", "MILLPOND_HOST_CAPACITY": "256M"}
 # (script, how its runs are told apart, settings)
@@ -147,6 +156,86 @@ def program(args, env, folder, seconds=CHECK_SECONDS):
         return None, child.communicate()[0] + f"\nstill there after {seconds} s"
 
 
+class Server:
+    """A process that has loaded PaddlePaddle's library and forks for one script at a time."""
+
+    def __init__(self, python, env):
+        self.python = python
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.process = subprocess.Popen([str(python), str(HERE / "served.py"), str(theirs.fileno())], env=env,
+                                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                            pass_fds=[theirs.fileno()], start_new_session=True)
+
+    def program(self, args, env, folder, seconds, warnings):
+        """As `program` above, for a script."""
+        until = time.monotonic() + seconds
+        output, theirs = os.pipe()
+        child, said = None, b""
+        try:
+            request = {"script": [str(a) for a in args], "environment": env, "folder": str(folder), "warnings": warnings}
+            try:
+                socket.send_fds(self.socket, [json.dumps(request).encode()], [theirs])
+            finally:
+                os.close(theirs)
+            child = int(self.answer(until))
+            while select.select([output], [], [], max(0, until - time.monotonic()))[0]:
+                part = os.read(output, 1 << 16)
+                if not part:
+                    return int(self.answer(until)), said.decode(errors="replace")
+                said += part
+            raise TimeoutError
+        except TimeoutError:
+            why = f"still there after {seconds} s"
+        except (OSError, ValueError):
+            why = "the process that has loaded PaddlePaddle's library has ended"
+        finally:
+            os.close(output)
+        if child is not None:
+            try:
+                os.killpg(child, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.stop()
+        return None, f"{said.decode(errors='replace')}\n{why}"
+
+    def answer(self, until):
+        self.socket.settimeout(max(0.001, until - time.monotonic()))
+        return self.socket.recv(100)
+
+    def stop(self):
+        self.socket.close()
+        self.process.kill()
+        self.process.wait()
+
+
+class Servers:
+    """As many servers of each Python as there are threads that want one; those of a Python that nobody wants any more end."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.free = []
+
+    def program(self, python, env, *script):
+        with self.lock:
+            ours = [s for s in self.free if s.python == python]
+            if not ours:
+                self.stop()
+            server = ours[0] if ours else None
+            if server is not None:
+                self.free.remove(server)
+        server = server or Server(python, env)
+        done = server.program(*script)
+        if server.process.poll() is None:
+            with self.lock:
+                self.free.append(server)
+        return done
+
+    def stop(self):
+        while self.free:
+            self.free.pop().stop()
+
+
 class NoWheel(Exception):
     """The wheel cannot be had."""
 
@@ -222,13 +311,18 @@ def settings(plugin_dir, more):
     return out
 
 
-def run_script(tally, release, python, plugin_dir, run):
+def run_script(tally, servers, release, python, plugin_dir, run):
     script, label, more = run
     title = f"{release} {script}" + (f" ({label})" if label else "")
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report"
         env = settings(plugin_dir, dict(more, MILLPOND_CHECK_REPORT=str(report)))
-        status, output = program([python, CHECKS / f"{script}.py"], env, folder, HANGS.get(script, CHECK_SECONDS))
+        seconds = HANGS.get(script, CHECK_SECONDS)
+        if script in ALONE:
+            status, output = program([python, CHECKS / f"{script}.py"], env, folder, seconds)
+        else:
+            status, output = servers.program(python, settings(plugin_dir, {}), [CHECKS / f"{script}.py"], env, folder,
+                                             seconds, [])
         if status is None and script in HANGS:
             print(f"again   {title}: it hung, as forked workers of PaddlePaddle may", flush=True)
             report.unlink(missing_ok=True)
@@ -251,28 +345,34 @@ def run_script(tally, release, python, plugin_dir, run):
         tally.fail(f"{title}: leaves with status 0", f"status {status}\n{output}")
 
 
-def run_exits(tally, release, python, plugin_dir, times, jobs):
+class Exits:
     """The same few programs again and again, each of which must leave with status 0 and say nothing."""
-    source = (CHECKS / "leave.py").read_text()
-    tree = ast.parse(source)
-    ways = [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("leave_")]
-    failures = []
 
-    def once(i):
-        env = settings(plugin_dir, {"FLAGS_allocator_strategy": "naive_best_fit" if i % 5 == 4 else "auto_growth",
-                                    "MILLPOND_HOST_CAPACITY": "256M"})
-        way = ways[i % len(ways)]
-        status, output = program([python, "-W", "ignore", CHECKS / "leave.py", way], env, None)
+    def __init__(self, servers, release, python, plugin_dir, times):
+        tree = ast.parse((CHECKS / "leave.py").read_text())
+        self.ways = [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("leave_")]
+        self.servers, self.release, self.python, self.plugin_dir = servers, release, python, plugin_dir
+        self.times = times
+        self.failures = []
+
+    def once(self, i):
+        env = settings(self.plugin_dir, {"FLAGS_allocator_strategy": "naive_best_fit" if i % 5 == 4 else "auto_growth",
+                                         "MILLPOND_HOST_CAPACITY": "256M"})
+        way = self.ways[i % len(self.ways)]
+        if i < len(self.ways):
+            status, output = program([self.python, "-W", "ignore", CHECKS / "leave.py", way], env, None)
+        else:
+            status, output = self.servers.program(self.python, settings(self.plugin_dir, {}), [CHECKS / "leave.py", way],
+                                                  env, os.getcwd(), CHECK_SECONDS, ["ignore"])
         if status != 0 or output != "left\n":
-            failures.append(f"run {i + 1}, {way}: status {status}\n{output}")
+            self.failures.append(f"run {i + 1}, {way}: status {status}\n{output}")
 
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(once, range(times)))
-    name = f"{release}: a clean exit, {times} times in a row"
-    if failures:
-        tally.fail(name, f"{len(failures)} of {times} failed\n" + "\n".join(failures[:3]))
-    else:
-        tally.ok(name)
+    def tell(self, tally):
+        name = f"{self.release}: a clean exit, {self.times} times in a row"
+        if self.failures:
+            tally.fail(name, f"{len(self.failures)} of {self.times} failed\n" + "\n".join(self.failures[:3]))
+        else:
+            tally.ok(name)
 
 
 def includes(releases, work, jobs):
@@ -323,16 +423,21 @@ def main():
         else:
             ready.append((release, python))
     print(f"PaddlePaddle: {len(ready)} releases ready after {time.monotonic() - began:.0f} s", flush=True)
-    # The scripts of all releases in one queue, so that no processor waits for the last one of each.
     runs = [r for r in RUNS if (r[0] in options.script if options.script else r[0] not in OWED)]
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        all_runs = [(release, python, run) for release, python in ready for run in runs]
-        list(pool.map(lambda r: run_script(tally, r[0], r[1], plugin_dir, r[2]), all_runs))
-    if not options.script or "leave" in options.script:
-        first = (options.release or list(RELEASES))[0]
-        for release, python in ready:
+    first = (options.release or list(RELEASES))[0]
+    servers, queue, exits = Servers(), [], []
+    for release, python in ready:
+        queue += [functools.partial(run_script, tally, servers, release, python, plugin_dir, run) for run in runs]
+        if not options.script or "leave" in options.script:
             times = options.exits if release == first else min(options.exits, EXITS_OTHER)
-            run_exits(tally, release, python, plugin_dir, times, options.jobs)
+            exits.append(Exits(servers, release, python, plugin_dir, times))
+            queue += [functools.partial(exits[-1].once, i) for i in range(times)]
+    # All in one queue, so that no processor waits for the last one of each release.
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda work: work(), queue))
+    servers.stop()
+    for each in exits:
+        each.tell(tally)
     print(f"PaddlePaddle: {time.monotonic() - began:.0f} s", flush=True)
 
     print(f"paddle: {tally.passed} passed, {len(tally.failures)} failed, {tally.skipped} skipped")

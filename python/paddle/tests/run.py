@@ -105,12 +105,13 @@ def must(*words):
         sys.exit(f"failed: {' '.join(str(w) for w in words)}\n{done.stdout}")
 
 
-def fresh(paddle, work, wheel):
-    """An environment of its own with our wheel, which sees PaddlePaddle; its Python."""
+def fresh(paddle, work, builder, wheel):
+    """An environment of its own with our wheel, which sees PaddlePaddle; its Python. The wheel is installed by the builder's
+    pip: to put one into each environment takes longer than all the checks in it."""
     shutil.rmtree(work, ignore_errors=True)
-    must(paddle, "-m", "venv", work)
+    must(paddle, "-m", "venv", "--without-pip", work)
     python = work / "bin/python"
-    must(python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index", wheel)
+    must(builder, "-m", "pip", "--disable-pip-version-check", "--python", python, "install", "--quiet", "--no-index", wheel)
     [site] = work.glob("lib/python*/site-packages")
     [theirs] = paddle.parent.parent.glob("lib/python*/site-packages")
     (site / "paddlepaddle.pth").write_text(f"{theirs}\n")
@@ -134,7 +135,8 @@ def main():
     shutil.rmtree(work, ignore_errors=True)
     must("cmake", "--install", options.build, "--prefix", work / "prefix", "--component", "plugin")
     must(sys.executable, "-m", "venv", work / "builder")
-    must(work / "builder/bin/python", "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps",
+    builder = work / "builder/bin/python"
+    must(builder, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps",
          "--no-build-isolation", "--config-settings", f"prefix={work / 'prefix'}", "--wheel-dir", work,
          ROOT / "python/paddle")
     [wheel] = work.glob("millpond_paddle-*.whl")
@@ -146,7 +148,7 @@ def main():
         if isinstance(paddle, Exception):
             tally.skip(f"PaddlePaddle {release}", str(paddle))
             continue
-        python, site = fresh(paddle, work / f"venv-{release}", wheel)
+        python, site = fresh(paddle, work / f"venv-{release}", builder, wheel)
 
         checks += [(release, python, *check) for check in [
             ("not asked for, not there", NOT_ASKED, None),
