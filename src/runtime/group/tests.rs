@@ -4,7 +4,7 @@
 
 use super::file::GroupFile;
 use super::member::{Joining, Member, Share};
-use super::record::{HEAD, SLOT};
+use super::record::{FILE, HEAD, SLOT};
 use super::*;
 use crate::base::error::Code;
 use std::fs;
@@ -286,6 +286,20 @@ fn what_is_no_group_is_refused_and_left_alone() {
     fs::create_dir(&place.0).unwrap();
     refused(Code::System);
     fs::remove_dir(&place.0).unwrap();
+    // Zeros are a group that is not finished, unless there is more.
+    let mut more = vec![0; FILE + 1];
+    for last in [0, 1] {
+        fs::write(&place.0, &more).unwrap();
+        refused(Code::InvalidArgument);
+        assert_eq!(fs::read(&place.0).unwrap(), more);
+        more.pop();
+        *more.last_mut().unwrap() = 1 - last;
+    }
+    for unfinished in [0, 5, HEAD + SLOT, FILE] {
+        fs::write(&place.0, vec![0; unfinished]).unwrap();
+        assert_eq!(place.join("m", 1, WAIT).id(), 1, "{unfinished}");
+        assert_eq!(fs::metadata(&place.0).unwrap().len(), FILE as u64);
+    }
 }
 
 #[test]
