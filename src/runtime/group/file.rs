@@ -170,7 +170,7 @@ impl GroupFile {
                 fail!(Code::InvalidArgument, "the group has no member {member}");
             };
             let last = seen.order(slot).filter(|o| o.who == member).map_or(0, |o| o.number);
-            let order = Note { who: member, number: last + 1, bytes: budget };
+            let order = Note { who: member, number: last.wrapping_add(1), bytes: budget };
             self.0.write_at(&order.written(), slot_at(slot) + ORDER_AT as u64)
         })
     }

@@ -217,7 +217,7 @@ impl Member {
 
     /// Follows an order that is new.
     fn follow(&self, share: &dyn Share, seen: &Seen, me: &Record) -> Result<Served> {
-        let order = seen.order(self.slot).filter(|o| o.who == me.id && o.number > me.order);
+        let order = seen.order(self.slot).filter(|o| o.who == me.id && o.number != me.order);
         let Some(order) = order else { return Ok(Served::default()) };
         let before = share.held().0;
         // What cannot go back now does so when the next order comes, or the next wish; the bound is in force.
@@ -251,13 +251,13 @@ impl Member {
             let Some((slot, other)) = self.next(&asked) else { break };
             asked[slot] = true;
             let Some(bytes) = self.wish(share, slot, other, missing, until) else { break };
-            got += bytes;
+            got = u64::saturating_add(got, bytes);
             let more = || Some(share.free()? > free?);
             if bytes > 0 && more() == Some(false) {
                 break; // what the others have is not this card's
             }
         }
-        let _ = self.tell(|r| (r.wish, r.received) = (Wish::default(), r.received + got));
+        let _ = self.tell(|r| (r.wish, r.received) = (Wish::default(), r.received.saturating_add(got)));
         drop(turn);
         // Somebody may have asked this one meanwhile, and counts on its looking.
         if let Some(_turn) = Turn::take(&self.looking) {

@@ -4,10 +4,11 @@
 
 use super::file::GroupFile;
 use super::member::{Joining, Member, Share};
-use super::record::{FILE, HEAD, SLOT};
+use super::record::{FILE, HEAD, Note, ORDER_AT, SLOT};
 use super::*;
 use crate::base::error::Code;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -228,6 +229,14 @@ fn a_budget_from_outside_is_followed_and_told() {
     assert_eq!(member.serve(&part, NOW).unwrap(), 0, "once");
     set_group_budget(&place.0, member.id(), 0).unwrap();
     assert_eq!((member.serve(&part, LONG).unwrap(), part.budget.load(SeqCst)), (0, 0));
+    // Whatever number somebody has written, the next order counts.
+    let order = Note { who: member.id(), number: u64::MAX, bytes: 50 };
+    let file = fs::OpenOptions::new().write(true).open(&place.0).unwrap();
+    file.write_all_at(&order.written(), (HEAD + ORDER_AT) as u64).unwrap();
+    member.serve(&part, LONG).unwrap();
+    set_group_budget(&place.0, member.id(), 40).unwrap();
+    member.serve(&part, LONG).unwrap();
+    assert_eq!(part.budget.load(SeqCst), 40);
     drop(member);
     let e = set_group_budget(&place.0, 1, 5).unwrap_err();
     assert_eq!(e.code(), Code::InvalidArgument, "{e}");
