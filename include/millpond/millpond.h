@@ -2900,7 +2900,10 @@ C_Status millpond_device_enable_peer_access(millpond_device *device,
 /** The size of a name in `millpond_group_member` in bytes, with its NUL; longer names are cut. */
 #define MILLPOND_GROUP_NAME 40
 
-/** A member of a group: a device of one program. Bytes are those of the time when the member last looked. */
+/**
+ * A member of a group: a device of one program. What it has is as it was when the member last looked, or a quarter of a
+ * second before.
+ */
 typedef struct millpond_group_member {
   /** sizeof(millpond_group_member), or as much of it as was written. */
   size_t struct_size;

@@ -12,7 +12,8 @@ use std::time::Duration;
 /// The size of a name in `millpond_group_member` in bytes, with its NUL; longer names are cut.
 pub const MILLPOND_GROUP_NAME: usize = 40;
 
-/// A member of a group: a device of one program. Bytes are those of the time when the member last looked.
+/// A member of a group: a device of one program. What it has is as it was when the member last looked, or a quarter of a
+/// second before.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct millpond_group_member {

@@ -22,7 +22,7 @@ const LOOKS: Duration = Duration::from_millis(5);
 const WATCHES: Duration = Duration::from_millis(1);
 /// [ms] Whoever has not looked for so long is not asked: it may never look again.
 const AWAKE: u64 = 10_000;
-/// [ms] How old the time of the last look may be in the file.
+/// [ms] How old the time of the last look may be in the file, and what is held.
 const TELLS: u64 = 250;
 
 /// The memory that a member has of its card.
@@ -205,13 +205,12 @@ impl Member {
             self.file.answer(slot, &Note { who: me.id, number: other.wish.number, bytes })?;
             served = Served { bytes: served.bytes + bytes, any: true };
         }
-        let ((reserved, active), now) = (share.held(), now());
-        self.tell(|r| {
-            (r.reserved, r.active) = (reserved, active);
-            if now.saturating_sub(r.looked) >= TELLS || served.any {
-                r.looked = now;
-            }
-        })?;
+        let now = now();
+        // What is held takes the memory's locks and asks the device, which is too much for every look.
+        if served.any || now.saturating_sub(me.looked) >= TELLS {
+            let (reserved, active) = share.held();
+            self.tell(|r| (r.reserved, r.active, r.looked) = (reserved, active, now))?;
+        }
         Ok(served)
     }
 

@@ -52,6 +52,8 @@ struct Part<'a> {
     active: u64,
     budget: AtomicU64,
     ended: AtomicBool,
+    /// How often it was asked what it has.
+    asked: AtomicUsize,
 }
 
 impl<'a> Part<'a> {
@@ -62,12 +64,14 @@ impl<'a> Part<'a> {
             active,
             budget: AtomicU64::new(0),
             ended: AtomicBool::new(false),
+            asked: AtomicUsize::new(0),
         }
     }
 }
 
 impl Share for Part<'_> {
     fn held(&self) -> (u64, u64) {
+        self.asked.fetch_add(1, SeqCst);
         (*self.reserved.lock().unwrap(), self.active)
     }
 
@@ -182,6 +186,19 @@ fn one_that_goes_is_not_waited_for() {
     });
     assert!(from.elapsed() < LONG / 2, "it waited for one that has gone");
     assert_eq!(group_members(&place.0).unwrap().len(), 1);
+}
+
+#[test]
+fn a_look_at_which_nobody_wants_anything_leaves_the_memory_alone() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
+    let part = Part::new(&card, 10, 0);
+    let member = place.join("m", 1, WAIT);
+    let from = Instant::now();
+    for _ in 0..200 {
+        member.serve(&part, NOW).unwrap();
+    }
+    let most = 2 + from.elapsed().as_millis() as usize / 250;
+    assert!(part.asked.load(SeqCst) <= most, "{} times", part.asked.load(SeqCst));
 }
 
 #[test]
