@@ -156,9 +156,11 @@ impl GroupFile {
         self.0.write_at(&answer.written(), slot_at(slot) + ANSWER_AT as u64)
     }
 
-    /// Empties a slot, for its member goes.
-    pub(super) fn clear(&self, slot: usize) -> Result<()> {
-        self.0.write_at(&[0; SLOT], slot_at(slot))
+    /// Empties a slot and gives it up, for its member goes; nothing may be written into it afterwards.
+    pub(super) fn leave(&self, slot: usize) -> Result<()> {
+        let emptied = self.0.write_at(&[0; SLOT], slot_at(slot));
+        // It is free with this, whatever still stands in it.
+        self.0.unlock_byte(slot_at(slot)).and(emptied)
     }
 
     /// Leaves an order for the member with this number. `InvalidArgument` if there is none.

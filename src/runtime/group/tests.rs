@@ -127,13 +127,13 @@ fn others_give_what_is_missing_and_no_more_the_one_with_the_most_first() {
         (Part::new(&card, 100, 100), Part::new(&card, 50, 30), Part::new(&card, 90, 10));
     let (me, a, b) = (place.join("me", 1, WAIT), place.join("a", 1, WAIT), place.join("b", 1, WAIT));
     let others = [(&a, &little), (&b, &much)];
-    assert_eq!(while_serving(&others, || me.ask(&mine, 45)), 40);
+    assert_eq!(while_serving(&others, || me.ask(&mine, 45)), Some(40));
     assert_eq!((little.held().0, much.held().0, card.0.load(SeqCst)), (50, 50, 45));
     // More than one of them has.
-    assert_eq!(while_serving(&others, || me.ask(&mine, 100)), 55);
+    assert_eq!(while_serving(&others, || me.ask(&mine, 100)), Some(55));
     assert_eq!((little.held().0, much.held().0, card.0.load(SeqCst)), (35, 10, 100));
     // More than there is.
-    assert_eq!(while_serving(&others, || me.ask(&mine, 1000)), 5);
+    assert_eq!(while_serving(&others, || me.ask(&mine, 1000)), Some(5));
     assert_eq!((little.held().0, much.held().0), (30, 10));
     let told = group_members(&place.0).unwrap();
     let sums: Vec<_> = told.iter().map(|m| (&*m.name, m.given_bytes, m.received_bytes)).collect();
@@ -148,7 +148,7 @@ fn whoever_does_not_look_is_not_waited_for() {
     let (mine, theirs) = (Part::new(&card, 1, 1), Part::new(&card, 99, 0));
     let (me, _other) = (place.join("me", 1, LONG), place.join("other", 1, LONG));
     let from = Instant::now();
-    assert_eq!(me.ask(&mine, 10), 0);
+    assert_eq!(me.ask(&mine, 10), None);
     assert!(from.elapsed() < LONG / 2, "it waited for one that never looks");
     assert_eq!(theirs.held().0, 99);
 }
@@ -160,7 +160,7 @@ fn a_request_waits_as_long_as_it_was_told_for_one_that_has_stopped_to_look() {
     let (me, other) = (place.join("me", 1, Duration::from_millis(100)), place.join("other", 1, WAIT));
     other.serve(&theirs, NOW).unwrap();
     let from = Instant::now();
-    assert_eq!(me.ask(&mine, 10), 0);
+    assert_eq!(me.ask(&mine, 10), None);
     assert!(from.elapsed() >= Duration::from_millis(100), "it did not wait");
     assert!(from.elapsed() < LONG / 2);
     // What was wanted then is not given later.
@@ -182,10 +182,73 @@ fn one_that_goes_is_not_waited_for() {
             drop(other);
             fs::write(&place.0, record).unwrap();
         });
-        assert_eq!(me.ask(&mine, 10), 0);
+        assert_eq!(me.ask(&mine, 10), None);
     });
     assert!(from.elapsed() < LONG / 2, "it waited for one that has gone");
     assert_eq!(group_members(&place.0).unwrap().len(), 1);
+}
+
+#[test]
+fn one_that_leaves_is_not_waited_for_and_waits_no_more() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
+    let (mine, theirs) = (Part::new(&card, 1, 1), Part::new(&card, 99, 0));
+    for asker_leaves in [false, true] {
+        let (me, other) = (place.join("me", 1, WAIT), place.join("other", 1, WAIT));
+        other.serve(&theirs, NOW).unwrap();
+        let from = Instant::now();
+        thread::scope(|s| {
+            // The second waits for its turn.
+            let all = [(); 2].map(|()| s.spawn(|| me.ask(&mine, 10)));
+            sleep(Duration::from_millis(50));
+            if asker_leaves {
+                me.leave()
+            } else {
+                other.leave()
+            }
+            all.into_iter().for_each(|t| assert_eq!(t.join().unwrap(), None));
+        });
+        assert!(from.elapsed() < WAIT / 2, "it waited on; the asker left: {asker_leaves}");
+        assert_eq!(group_members(&place.0).unwrap().len(), 1, "the place is free at once");
+    }
+}
+
+#[test]
+fn what_one_that_has_ended_wanted_is_not_given() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
+    let (mine, theirs) = (Part::new(&card, 1, 1), Part::new(&card, 99, 0));
+    let (me, other) = (place.join("me", 1, Duration::from_millis(200)), place.join("other", 1, WAIT));
+    other.serve(&theirs, NOW).unwrap();
+    let wish = thread::scope(|s| {
+        s.spawn(|| me.ask(&mine, 10));
+        sleep(Duration::from_millis(50));
+        fs::read(&place.0).unwrap()
+    });
+    drop(me);
+    fs::write(&place.0, wish).unwrap();
+    assert_eq!((other.serve(&theirs, NOW).unwrap(), theirs.held().0), (0, 99));
+}
+
+#[test]
+fn a_request_is_tried_again_when_there_is_enough_though_nobody_gave() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(50)));
+    let mine = Part::new(&card, 1, 1);
+    let me = place.join("me", 1, WAIT);
+    assert_eq!(me.ask(&mine, 50), Some(0));
+    assert_eq!(me.ask(&mine, 51), None);
+    // It has looked, but nobody can count on that.
+    assert_eq!(group_members(&place.0).unwrap()[0].looked_ms, None);
+}
+
+#[test]
+fn whoever_looks_all_the_time_is_asked_first() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
+    let (mine, little, much) = (Part::new(&card, 1, 1), Part::new(&card, 20, 0), Part::new(&card, 90, 0));
+    let (me, a, b) = (place.join("me", 1, WAIT), place.join("a", 1, WAIT), place.join("b", 1, WAIT));
+    b.serve(&much, NOW).unwrap();
+    sleep(Duration::from_millis(1100));
+    let from = Instant::now();
+    assert_eq!(while_serving(&[(&a, &little)], || me.ask(&mine, 10)), Some(10));
+    assert!(from.elapsed() < WAIT / 2, "it waited for one that does not look");
 }
 
 #[test]
@@ -210,8 +273,8 @@ fn two_that_ask_each_other_both_go_on() {
     b.serve(&two, NOW).unwrap();
     // No thread serves beside them.
     let (to_a, to_b) = thread::scope(|s| {
-        let b = s.spawn(|| b.ask(&two, 80));
-        (a.ask(&one, 80), b.join().unwrap())
+        let b = s.spawn(|| b.ask(&two, 80).unwrap_or(0));
+        (a.ask(&one, 80).unwrap_or(0), b.join().unwrap())
     });
     // Who has its answer looks once more and then no longer, so a late one may be left without.
     assert!(to_a + to_b >= 40, "{to_a}, {to_b}");
@@ -223,12 +286,12 @@ fn another_card_is_not_asked_and_one_that_is_not_shared_only_once() {
     let mine = Part::new(&card, 1, 1);
     let (me, other) = (place.join("me", 1, WAIT), place.join("other", 2, WAIT));
     let theirs = Part::new(&apart, 99, 0);
-    assert_eq!(while_serving(&[(&other, &theirs)], || me.ask(&mine, 10)), 0);
+    assert_eq!(while_serving(&[(&other, &theirs)], || me.ask(&mine, 10)), None);
     assert_eq!(theirs.held().0, 99);
     // It says that it has this card, but what it gives back comes to nobody.
     let (liar, next) = (place.join("liar", 1, WAIT), place.join("next", 1, WAIT));
     let rest = Part::new(&apart, 50, 0);
-    assert_eq!(while_serving(&[(&liar, &theirs), (&next, &rest)], || me.ask(&mine, 10)), 10);
+    assert_eq!(while_serving(&[(&liar, &theirs), (&next, &rest)], || me.ask(&mine, 10)), Some(10));
     assert_eq!((theirs.held().0, rest.held().0), (89, 50));
 }
 
@@ -349,7 +412,7 @@ fn a_file_that_is_damaged_or_cut_off_costs_no_more_than_an_error() {
     }
     fs::write(&place.0, &whole[..HEAD + SLOT]).unwrap();
     assert_eq!(other.serve(&theirs, NOW).unwrap_err().code(), Code::System);
-    assert_eq!(me.ask(&mine, 10), 0);
+    assert_eq!(me.ask(&mine, 10), None);
     assert_eq!(group_members(&place.0).unwrap_err().code(), Code::System);
     fs::write(&place.0, b"").unwrap();
     assert_eq!(other.serve(&theirs, NOW).unwrap_err().code(), Code::System);
@@ -364,7 +427,7 @@ fn several_threads_ask_and_serve_at_once() {
     let got: u64 = while_serving(&[(&other, &theirs), (&other, &theirs)], || {
         thread::scope(|s| {
             let take = || {
-                let got = me.ask(&mine, 10);
+                let got = me.ask(&mine, 10).unwrap_or(0);
                 let _ = card.0.fetch_update(SeqCst, SeqCst, |free| free.checked_sub(10));
                 got
             };
