@@ -177,18 +177,22 @@ impl Member {
     /// back, in bytes.
     pub(crate) fn serve(&self, share: &dyn Share, timeout: Duration) -> Result<u64> {
         let until = Instant::now().checked_add(timeout);
+        let mut looked = false;
         loop {
             self.check(share)?;
-            // Another thread may be looking: its look serves for both.
             let served = match Turn::take(&self.looking) {
-                Some(_turn) => self.look(share, true)?,
+                Some(_turn) => {
+                    looked = true;
+                    self.look(share, true)?
+                }
+                // Another thread is looking, and may have begun before there was anything to see.
                 None => Served::default(),
             };
             let left = until.map_or(LOOKS, |until| until.saturating_duration_since(Instant::now()));
-            if served.any || left.is_zero() {
+            if served.any || looked && left.is_zero() {
                 return Ok(served.bytes);
             }
-            sleep(left.min(LOOKS));
+            sleep(if looked { left.min(LOOKS) } else { WATCHES });
         }
     }
 

@@ -343,6 +343,25 @@ fn who_serves_sees_that_it_has_left_and_that_the_device_has_ended() {
 }
 
 #[test]
+fn one_look_is_one_of_its_own() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
+    let part = Part::new(&card, 10, 0);
+    let member = place.join("m", 1, WAIT);
+    thread::scope(|s| {
+        let held_up = part.reserved.lock().unwrap();
+        s.spawn(|| member.serve(&part, LONG));
+        sleep(Duration::from_millis(50));
+        let other = s.spawn(|| member.serve(&part, NOW).unwrap());
+        sleep(Duration::from_millis(50));
+        assert!(!other.is_finished(), "the look that was under way had not ended");
+        drop(held_up);
+        assert_eq!(other.join().unwrap(), 0);
+        assert!(group_members(&place.0).unwrap()[0].looked_ms.is_some());
+        member.leave();
+    });
+}
+
+#[test]
 fn there_is_room_for_64_and_slots_serve_again() {
     let place = Place::new();
     let mut all: Vec<Member> = (0..64).map(|_| place.join("m", 1, WAIT)).collect();
