@@ -2900,7 +2900,10 @@ C_Status millpond_device_enable_peer_access(millpond_device *device,
 /** The size of a name in `millpond_group_member` in bytes, with its NUL; longer names are cut. */
 #define MILLPOND_GROUP_NAME 40
 
-/** A member of a group: a device of one program. Bytes are those of the time when the member last looked. */
+/**
+ * A member of a group: a device of one program. What it has is as it was when the member last looked, or a quarter of a
+ * second before.
+ */
 typedef struct millpond_group_member {
   /** sizeof(millpond_group_member), or as much of it as was written. */
   size_t struct_size;
@@ -2932,20 +2935,21 @@ typedef struct millpond_group_member {
  * Joins the programs that share the device's card and have joined the same group: the file `path`, which is made where
  * there is none (for its owner only; make it beforehand, empty, for others to join). It lies on a file system of this
  * machine, best in /dev/shm or /run, and is never removed. A group may have devices of several cards; only those with
- * the same UUID have to do with each other.
+ * the same UUID have anything to do with each other.
  *
  * From now on a request for which the card has too little, after all else that Millpond can do itself and before
  * out-of-memory callbacks, asks the other members, one after the other, to give back what they do not use, the one with the
- * most first and no more than is missing. It waits for them up to `wait_ms`, at most an hour, and is then tried again; 0:
- * it does not ask. Members are asked that have looked for wishes in the last ten seconds, by `millpond_device_serve_group`.
- * A request on the pool's own limit or the device's asks nobody, nor does one while a stream of the device is captured.
+ * most first and no more than is missing. It waits for them up to `wait_ms`, at most an hour, and is tried again if one of
+ * them gave something, or the card has enough by then; 0: it does not ask. Members are asked that have looked for wishes in
+ * the last ten seconds, by `millpond_device_serve_group`; those that have not in the last one come last. A request that the
+ * pool's own limit or the device's refuses asks nobody, nor does one while a stream of the device is captured.
  *
  * `name` is for people, and cut after 32 bytes; NULL: none. The membership ends with `millpond_device_leave_group`, with
  * the device, and with the process, however that ends. A child of fork is no member. `out_member_id` may be NULL.
  *
  * Errors: NOT_PERMITTED if the device is in a group already; INVALID_ARGUMENT, also for a file that is something else,
- * which is left as it is; UNSUPPORTED for the group of another version; BUSY if it has 64 members; SYSTEM;
- * NOT_INITIALIZED.
+ * which is left as it is; UNSUPPORTED for the group of another version; BUSY if it has 64 members, or another program holds
+ * the file's lock for seconds; SYSTEM; NOT_INITIALIZED.
  */
 C_Status millpond_device_join_group(millpond_device *device,
                                     const char *path,
@@ -2954,7 +2958,8 @@ C_Status millpond_device_join_group(millpond_device *device,
                                     uint64_t *out_member_id);
 
 /**
- * Leaves the group. Threads in `millpond_device_serve_group` return.
+ * Leaves the group. Threads in `millpond_device_serve_group` return, and requests that wait for others do so no longer. A
+ * budget that was set through the group stays in force.
  *
  * Errors: NOT_PERMITTED if the device is in no group; INVALID_ARGUMENT; NOT_INITIALIZED.
  */

@@ -83,6 +83,7 @@ impl Descriptor {
             // SAFETY: `rest` is valid for reads of its length.
             let put = unsafe { libc::pwrite(self.get()?.as_raw_fd(), rest.as_ptr().cast(), rest.len(), to) };
             match usize::try_from(put) {
+                Ok(0) => fail!(Code::System, "writing {}: nothing was written", self.what),
                 Ok(more) => done += more,
                 Err(_) => self.failed("writing")?,
             }

@@ -69,6 +69,11 @@ fn as_json(m: &GroupMember) -> serde_json::Value {
     })
 }
 
+/// Others have written this: nothing in it may steer the terminal.
+fn printable(text: &str) -> String {
+    text.replace(char::is_control, "?")
+}
+
 fn table(members: &[GroupMember]) -> String {
     if members.is_empty() {
         return "Nobody is in the group.\n".to_owned();
@@ -86,8 +91,8 @@ fn table(members: &[GroupMember]) -> String {
         [
             m.id.to_string(),
             m.process.to_string(),
-            m.name.clone(),
-            m.device.clone(),
+            printable(&m.name),
+            printable(&m.device),
             units::bytes(m.reserved_bytes),
             units::bytes(m.unused_bytes),
             budget,

@@ -12,12 +12,12 @@ fn a_group_is_listed_and_takes_budgets() {
     let missing = millpond(&["group", path]);
     assert_eq!((missing.status.code(), file.exists()), (Some(1), false), "{}", stderr(&missing));
     let device = runtime::device("host", 0).unwrap();
-    let id = DeviceGroup::of(&device).join(&file, "a program", Duration::ZERO).unwrap();
+    let id = DeviceGroup::of(&device).join(&file, "a program\x1b[2J\n", Duration::ZERO).unwrap();
     let listed = millpond(&["group", path]);
     let text = stdout(&listed);
     assert!(listed.status.success(), "{}", stderr(&listed));
     assert_eq!(text.lines().count(), 2, "{text}");
-    for word in ["member", "a program", "host:0", "none", "never", &std::process::id().to_string()] {
+    for word in ["member", "a program?[2J?", "host:0", "none", "never", &std::process::id().to_string()] {
         assert!(text.contains(word), "{word} in {text}");
     }
     let budget = millpond(&["group", path, "--budget", &format!("{id}=64MiB"), "--json"]);

@@ -72,7 +72,8 @@ impl GroupFile {
         let it = GroupFile(Descriptor::new(file.into(), "the file of a group")?);
         let mut magic = [0; MAGIC.len()];
         let mut there = it.0.read_at(&mut magic, 0)?;
-        if there == 0 && makes {
+        // Zeros: somebody is making it just now, or has ended in the middle of that.
+        if makes && magic[..there].iter().all(|&byte| byte == 0) {
             there = it.whole(|| it.begin(&mut magic))?;
         }
         if there < magic.len() || magic[..15] != MAGIC[..15] {
@@ -84,9 +85,11 @@ impl GroupFile {
         Ok(it)
     }
 
-    /// Fills an empty file. Returns how much of `magic` was read.
+    /// Fills a file that is empty, or has nothing but zeros and no more than fill it. Returns how much of `magic` was read.
     fn begin(&self, magic: &mut [u8; MAGIC.len()]) -> Result<usize> {
-        if self.0.read_at(magic, 0)? == 0 {
+        let mut all = [0; FILE + 1];
+        let there = self.0.read_at(&mut all, 0)?;
+        if there <= FILE && all == [0; FILE + 1] {
             // All of it now, so that the disk is not full later; and its beginning last.
             self.0.write_at(&[0; FILE - HEAD], HEAD as u64)?;
             let mut head = [0; HEAD];
@@ -153,9 +156,11 @@ impl GroupFile {
         self.0.write_at(&answer.written(), slot_at(slot) + ANSWER_AT as u64)
     }
 
-    /// Empties a slot, for its member goes.
-    pub(super) fn clear(&self, slot: usize) -> Result<()> {
-        self.0.write_at(&[0; SLOT], slot_at(slot))
+    /// Empties a slot and gives it up, for its member goes; nothing may be written into it afterwards.
+    pub(super) fn leave(&self, slot: usize) -> Result<()> {
+        let emptied = self.0.write_at(&[0; SLOT], slot_at(slot));
+        // It is free with this, whatever still stands in it.
+        self.0.unlock_byte(slot_at(slot)).and(emptied)
     }
 
     /// Leaves an order for the member with this number. `InvalidArgument` if there is none.
@@ -167,7 +172,7 @@ impl GroupFile {
                 fail!(Code::InvalidArgument, "the group has no member {member}");
             };
             let last = seen.order(slot).filter(|o| o.who == member).map_or(0, |o| o.number);
-            let order = Note { who: member, number: last + 1, bytes: budget };
+            let order = Note { who: member, number: last.wrapping_add(1), bytes: budget };
             self.0.write_at(&order.written(), slot_at(slot) + ORDER_AT as u64)
         })
     }

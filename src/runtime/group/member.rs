@@ -10,7 +10,7 @@ use super::record::{Note, Record, SLOTS, Wish, cut};
 use crate::base::clock::monotonic;
 use crate::base::error::{Code, Result};
 use crate::base::sync::system::{Mutex, lock};
-use crate::base::sync::{AtomicBool, Ordering};
+use crate::base::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::fail;
 use std::path::Path;
 use std::thread::sleep;
@@ -22,8 +22,10 @@ const LOOKS: Duration = Duration::from_millis(5);
 const WATCHES: Duration = Duration::from_millis(1);
 /// [ms] Whoever has not looked for so long is not asked: it may never look again.
 const AWAKE: u64 = 10_000;
-/// [ms] How old the time of the last look may be in the file.
+/// [ms] How old the time of the last look may be in the file, and what is held.
 const TELLS: u64 = 250;
+/// [ms] Whoever has looked in this time looks all the time.
+const PROMPT: u64 = 4 * TELLS;
 
 /// The memory that a member has of its card.
 pub(crate) trait Share {
@@ -81,6 +83,8 @@ pub(crate) struct Member {
     looking: AtomicBool,
     asking: AtomicBool,
     left: AtomicBool,
+    /// [ms] When it was last told what is held.
+    told_at: AtomicU64,
 }
 
 /// The turn to do something that one thread at a time does.
@@ -122,10 +126,12 @@ impl Member {
             slot,
             wait: as_.wait,
             told: Mutex::new(record),
-            heard: Mutex::new(Heard { answered: [[0; 2]; SLOTS], wishes: 0 }),
+            // So that a late answer to whoever had the slot before is none to this one.
+            heard: Mutex::new(Heard { answered: [[0; 2]; SLOTS], wishes: id << 32 }),
             looking: AtomicBool::new(false),
             asking: AtomicBool::new(false),
             left: AtomicBool::new(false),
+            told_at: AtomicU64::new(0),
         })
     }
 
@@ -138,9 +144,9 @@ impl Member {
     pub(crate) fn leave(&self) {
         // Relaxed: nothing else is handed over by it.
         if !self.left.swap(true, Ordering::Relaxed) {
-            // The slot is free with the lock, whatever still stands in it.
+            // Under the lock under which the record is written: nothing is written once the slot may be another one's.
             let _told = lock(&self.told);
-            let _ = self.file.clear(self.slot);
+            let _ = self.file.leave(self.slot);
         }
     }
 
@@ -171,23 +177,27 @@ impl Member {
     /// back, in bytes.
     pub(crate) fn serve(&self, share: &dyn Share, timeout: Duration) -> Result<u64> {
         let until = Instant::now().checked_add(timeout);
+        let mut looked = false;
         loop {
             self.check(share)?;
-            // Another thread may be looking: its look serves for both.
             let served = match Turn::take(&self.looking) {
-                Some(_turn) => self.look(share)?,
+                Some(_turn) => {
+                    looked = true;
+                    self.look(share, true)?
+                }
+                // Another thread is looking, and may have begun before there was anything to see.
                 None => Served::default(),
             };
             let left = until.map_or(LOOKS, |until| until.saturating_duration_since(Instant::now()));
-            if served.any || left.is_zero() {
+            if served.any || looked && left.is_zero() {
                 return Ok(served.bytes);
             }
-            sleep(left.min(LOOKS));
+            sleep(if looked { left.min(LOOKS) } else { WATCHES });
         }
     }
 
-    /// One look, by the thread whose turn it is.
-    fn look(&self, share: &dyn Share) -> Result<Served> {
+    /// One look, by the thread whose turn it is. `serves`: others may count on more looks.
+    fn look(&self, share: &dyn Share, serves: bool) -> Result<Served> {
         let seen = self.file.read()?;
         let me = *lock(&self.told);
         let mut served = self.follow(share, &seen, &me)?;
@@ -196,28 +206,38 @@ impl Member {
                 continue;
             };
             let wish = [other.id, other.wish.number];
-            if lock(&self.heard).answered[slot] == wish {
+            // Whoever has ended needs nothing any more.
+            if lock(&self.heard).answered[slot] == wish || !self.file.is_held(slot) {
                 continue;
             }
             let bytes = give(share, other.wish.bytes);
             lock(&self.heard).answered[slot] = wish;
             self.tell(|r| r.given += bytes)?;
-            self.file.answer(slot, &Note { who: me.id, number: other.wish.number, bytes })?;
+            // Whoever has stopped waiting may be waiting for another one's answer, which stands in the same place.
+            if self.file.read()?.record(slot).is_none_or(|r| [r.id, r.wish.number] == wish) {
+                self.file.answer(slot, &Note { who: me.id, number: other.wish.number, bytes })?;
+            }
             served = Served { bytes: served.bytes + bytes, any: true };
         }
-        let ((reserved, active), now) = (share.held(), now());
-        self.tell(|r| {
-            (r.reserved, r.active) = (reserved, active);
-            if now.saturating_sub(r.looked) >= TELLS || served.any {
-                r.looked = now;
-            }
-        })?;
+        let now = now();
+        // What is held takes the memory's locks and asks the device, which is too much for every look.
+        let old = |time: u64| now.saturating_sub(time) >= TELLS;
+        if served.any || old(self.told_at.load(Ordering::Relaxed)) || serves && old(me.looked) {
+            self.told_at.store(now, Ordering::Relaxed);
+            let (reserved, active) = share.held();
+            self.tell(|r| {
+                (r.reserved, r.active) = (reserved, active);
+                if serves {
+                    r.looked = now;
+                }
+            })?;
+        }
         Ok(served)
     }
 
     /// Follows an order that is new.
     fn follow(&self, share: &dyn Share, seen: &Seen, me: &Record) -> Result<Served> {
-        let order = seen.order(self.slot).filter(|o| o.who == me.id && o.number > me.order);
+        let order = seen.order(self.slot).filter(|o| o.who == me.id && o.number != me.order);
         let Some(order) = order else { return Ok(Served::default()) };
         let before = share.held().0;
         // What cannot go back now does so when the next order comes, or the next wish; the bound is in force.
@@ -228,45 +248,63 @@ impl Member {
     }
 
     /// Asks others until the card has `need` bytes free, for as long as a request waits. Returns what they gave back, in
-    /// bytes.
-    pub(crate) fn ask(&self, share: &dyn Share, need: u64) -> u64 {
+    /// bytes; `None` if they gave nothing and the card still has too little.
+    pub(crate) fn ask(&self, share: &dyn Share, need: u64) -> Option<u64> {
         if self.wait.is_zero() {
-            return 0;
+            return None;
         }
         let until = Instant::now() + self.wait;
-        let turn = loop {
-            match Turn::take(&self.asking) {
-                Some(turn) => break turn,
-                None if Instant::now() >= until => return 0,
-                None => sleep(WATCHES),
+        let mut got = 0;
+        if let Some(_turn) = self.turn_to_ask(share, until) {
+            got = self.ask_all(share, need, until);
+            let _ = self.tell(|r| {
+                r.wish = Wish::default();
+                r.received = r.received.saturating_add(got);
+            });
+        }
+        // Somebody may have asked this one meanwhile, and counts on its looking.
+        if let Some(_turn) = Turn::take(&self.looking) {
+            let _ = self.look(share, false);
+        }
+        // What another thread asked for, or another program gave up of itself, helps as well.
+        (got > 0 || share.free().is_some_and(|free| free >= need)).then_some(got)
+    }
+
+    /// The turn to ask; `None` if the time is over first, or the membership.
+    fn turn_to_ask(&self, share: &dyn Share, until: Instant) -> Option<Turn<'_>> {
+        loop {
+            if let Some(turn) = Turn::take(&self.asking) {
+                return Some(turn);
             }
-        };
-        let (mut asked, mut got) = ([false; SLOTS], 0);
+            if Instant::now() >= until || self.check(share).is_err() {
+                return None;
+            }
+            sleep(WATCHES);
+        }
+    }
+
+    /// Asks one after the other, by the thread whose turn it is.
+    fn ask_all(&self, share: &dyn Share, need: u64, until: Instant) -> u64 {
+        let (mut asked, mut got) = ([false; SLOTS], 0u64);
         loop {
             let free = share.free();
             let missing = need.saturating_sub(free.unwrap_or(got));
             if missing == 0 || self.check(share).is_err() {
-                break;
+                return got;
             }
-            let Some((slot, other)) = self.next(&asked) else { break };
+            let Some((slot, other)) = self.next(&asked) else { return got };
             asked[slot] = true;
-            let Some(bytes) = self.wish(share, slot, other, missing, until) else { break };
-            got += bytes;
+            let Some(bytes) = self.wish(share, slot, other, missing, until) else { return got };
+            got = got.saturating_add(bytes);
             let more = || Some(share.free()? > free?);
             if bytes > 0 && more() == Some(false) {
-                break; // what the others have is not this card's
+                return got; // what the others have is not this card's
             }
         }
-        let _ = self.tell(|r| (r.wish, r.received) = (Wish::default(), r.received + got));
-        drop(turn);
-        // Somebody may have asked this one meanwhile, and counts on its looking.
-        if let Some(_turn) = Turn::take(&self.looking) {
-            let _ = self.look(share);
-        }
-        got
     }
 
-    /// Whom to ask next: of those that look, the one with the most memory that it does not use.
+    /// Whom to ask next: of those that look, the one with the most memory that it does not use. Those that look only now
+    /// and then come last, for the time may be over before they do.
     fn next(&self, asked: &[bool; SLOTS]) -> Option<(usize, u64)> {
         let seen = self.file.read().ok()?;
         let (me, now) = (*lock(&self.told), now());
@@ -275,15 +313,15 @@ impl Member {
             .filter(|&slot| !asked[slot] && slot != self.slot)
             .filter_map(|slot| Some((slot, seen.record(slot)?)))
             .filter(|(slot, r)| r.card == me.card && looks(r) && self.file.is_held(*slot))
-            .max_by_key(|(_, r)| r.reserved.saturating_sub(r.active))
+            .max_by_key(|(_, r)| (now.saturating_sub(r.looked) < PROMPT, r.reserved.saturating_sub(r.active)))
             .map(|(slot, r)| (slot, r.id))
     }
 
-    /// Asks one other, and waits for its answer. `None`: the time is over, or the file is gone.
+    /// Asks one other, and waits for its answer. `None`: the time is over, or the membership, or the file is gone.
     fn wish(&self, share: &dyn Share, slot: usize, to: u64, bytes: u64, until: Instant) -> Option<u64> {
         let number = {
             let mut heard = lock(&self.heard);
-            heard.wishes += 1;
+            heard.wishes = heard.wishes.wrapping_add(1);
             heard.wishes
         };
         self.tell(|r| r.wish = Wish { to, bytes, number }).ok()?;
@@ -296,12 +334,12 @@ impl Member {
             if gone {
                 return Some(0);
             }
-            if Instant::now() >= until {
+            if Instant::now() >= until || self.check(share).is_err() {
                 return None;
             }
             // It may be waiting for this one.
             if let Some(_turn) = Turn::take(&self.looking) {
-                self.look(share).ok()?;
+                self.look(share, false).ok()?;
             }
             sleep(WATCHES);
         }

@@ -60,7 +60,7 @@ pub(crate) struct Wish {
     /// The number of the other one; 0: it wants nothing.
     pub to: u64,
     pub bytes: u64,
-    /// Counts the wishes of the member.
+    /// Counts the wishes of the member, from its own number times 2^32: no two members' wishes have the same one.
     pub number: u64,
 }
 

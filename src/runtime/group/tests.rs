@@ -4,10 +4,11 @@
 
 use super::file::GroupFile;
 use super::member::{Joining, Member, Share};
-use super::record::{HEAD, SLOT};
+use super::record::{FILE, HEAD, Note, ORDER_AT, SLOT};
 use super::*;
 use crate::base::error::Code;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -51,6 +52,8 @@ struct Part<'a> {
     active: u64,
     budget: AtomicU64,
     ended: AtomicBool,
+    /// How often it was asked what it has.
+    asked: AtomicUsize,
 }
 
 impl<'a> Part<'a> {
@@ -61,12 +64,14 @@ impl<'a> Part<'a> {
             active,
             budget: AtomicU64::new(0),
             ended: AtomicBool::new(false),
+            asked: AtomicUsize::new(0),
         }
     }
 }
 
 impl Share for Part<'_> {
     fn held(&self) -> (u64, u64) {
+        self.asked.fetch_add(1, SeqCst);
         (*self.reserved.lock().unwrap(), self.active)
     }
 
@@ -122,13 +127,13 @@ fn others_give_what_is_missing_and_no_more_the_one_with_the_most_first() {
         (Part::new(&card, 100, 100), Part::new(&card, 50, 30), Part::new(&card, 90, 10));
     let (me, a, b) = (place.join("me", 1, WAIT), place.join("a", 1, WAIT), place.join("b", 1, WAIT));
     let others = [(&a, &little), (&b, &much)];
-    assert_eq!(while_serving(&others, || me.ask(&mine, 45)), 40);
+    assert_eq!(while_serving(&others, || me.ask(&mine, 45)), Some(40));
     assert_eq!((little.held().0, much.held().0, card.0.load(SeqCst)), (50, 50, 45));
     // More than one of them has.
-    assert_eq!(while_serving(&others, || me.ask(&mine, 100)), 55);
+    assert_eq!(while_serving(&others, || me.ask(&mine, 100)), Some(55));
     assert_eq!((little.held().0, much.held().0, card.0.load(SeqCst)), (35, 10, 100));
     // More than there is.
-    assert_eq!(while_serving(&others, || me.ask(&mine, 1000)), 5);
+    assert_eq!(while_serving(&others, || me.ask(&mine, 1000)), Some(5));
     assert_eq!((little.held().0, much.held().0), (30, 10));
     let told = group_members(&place.0).unwrap();
     let sums: Vec<_> = told.iter().map(|m| (&*m.name, m.given_bytes, m.received_bytes)).collect();
@@ -143,7 +148,7 @@ fn whoever_does_not_look_is_not_waited_for() {
     let (mine, theirs) = (Part::new(&card, 1, 1), Part::new(&card, 99, 0));
     let (me, _other) = (place.join("me", 1, LONG), place.join("other", 1, LONG));
     let from = Instant::now();
-    assert_eq!(me.ask(&mine, 10), 0);
+    assert_eq!(me.ask(&mine, 10), None);
     assert!(from.elapsed() < LONG / 2, "it waited for one that never looks");
     assert_eq!(theirs.held().0, 99);
 }
@@ -155,7 +160,7 @@ fn a_request_waits_as_long_as_it_was_told_for_one_that_has_stopped_to_look() {
     let (me, other) = (place.join("me", 1, Duration::from_millis(100)), place.join("other", 1, WAIT));
     other.serve(&theirs, NOW).unwrap();
     let from = Instant::now();
-    assert_eq!(me.ask(&mine, 10), 0);
+    assert_eq!(me.ask(&mine, 10), None);
     assert!(from.elapsed() >= Duration::from_millis(100), "it did not wait");
     assert!(from.elapsed() < LONG / 2);
     // What was wanted then is not given later.
@@ -177,10 +182,86 @@ fn one_that_goes_is_not_waited_for() {
             drop(other);
             fs::write(&place.0, record).unwrap();
         });
-        assert_eq!(me.ask(&mine, 10), 0);
+        assert_eq!(me.ask(&mine, 10), None);
     });
     assert!(from.elapsed() < LONG / 2, "it waited for one that has gone");
     assert_eq!(group_members(&place.0).unwrap().len(), 1);
+}
+
+#[test]
+fn one_that_leaves_is_not_waited_for_and_waits_no_more() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
+    let (mine, theirs) = (Part::new(&card, 1, 1), Part::new(&card, 99, 0));
+    for asker_leaves in [false, true] {
+        let (me, other) = (place.join("me", 1, WAIT), place.join("other", 1, WAIT));
+        other.serve(&theirs, NOW).unwrap();
+        let from = Instant::now();
+        thread::scope(|s| {
+            // The second waits for its turn.
+            let all = [(); 2].map(|()| s.spawn(|| me.ask(&mine, 10)));
+            sleep(Duration::from_millis(50));
+            if asker_leaves {
+                me.leave()
+            } else {
+                other.leave()
+            }
+            all.into_iter().for_each(|t| assert_eq!(t.join().unwrap(), None));
+        });
+        assert!(from.elapsed() < WAIT / 2, "it waited on; the asker left: {asker_leaves}");
+        assert_eq!(group_members(&place.0).unwrap().len(), 1, "the place is free at once");
+    }
+}
+
+#[test]
+fn what_one_that_has_ended_wanted_is_not_given() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
+    let (mine, theirs) = (Part::new(&card, 1, 1), Part::new(&card, 99, 0));
+    let (me, other) = (place.join("me", 1, Duration::from_millis(200)), place.join("other", 1, WAIT));
+    other.serve(&theirs, NOW).unwrap();
+    let wish = thread::scope(|s| {
+        s.spawn(|| me.ask(&mine, 10));
+        sleep(Duration::from_millis(50));
+        fs::read(&place.0).unwrap()
+    });
+    drop(me);
+    fs::write(&place.0, wish).unwrap();
+    assert_eq!((other.serve(&theirs, NOW).unwrap(), theirs.held().0), (0, 99));
+}
+
+#[test]
+fn a_request_is_tried_again_when_there_is_enough_though_nobody_gave() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(50)));
+    let mine = Part::new(&card, 1, 1);
+    let me = place.join("me", 1, WAIT);
+    assert_eq!(me.ask(&mine, 50), Some(0));
+    assert_eq!(me.ask(&mine, 51), None);
+    // It has looked, but nobody can count on that.
+    assert_eq!(group_members(&place.0).unwrap()[0].looked_ms, None);
+}
+
+#[test]
+fn whoever_looks_all_the_time_is_asked_first() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
+    let (mine, little, much) = (Part::new(&card, 1, 1), Part::new(&card, 20, 0), Part::new(&card, 90, 0));
+    let (me, a, b) = (place.join("me", 1, WAIT), place.join("a", 1, WAIT), place.join("b", 1, WAIT));
+    b.serve(&much, NOW).unwrap();
+    sleep(Duration::from_millis(1100));
+    let from = Instant::now();
+    assert_eq!(while_serving(&[(&a, &little)], || me.ask(&mine, 10)), Some(10));
+    assert!(from.elapsed() < WAIT / 2, "it waited for one that does not look");
+}
+
+#[test]
+fn a_look_at_which_nobody_wants_anything_leaves_the_memory_alone() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
+    let part = Part::new(&card, 10, 0);
+    let member = place.join("m", 1, WAIT);
+    let from = Instant::now();
+    for _ in 0..200 {
+        member.serve(&part, NOW).unwrap();
+    }
+    let most = 2 + from.elapsed().as_millis() as usize / 250;
+    assert!(part.asked.load(SeqCst) <= most, "{} times", part.asked.load(SeqCst));
 }
 
 #[test]
@@ -192,8 +273,8 @@ fn two_that_ask_each_other_both_go_on() {
     b.serve(&two, NOW).unwrap();
     // No thread serves beside them.
     let (to_a, to_b) = thread::scope(|s| {
-        let b = s.spawn(|| b.ask(&two, 80));
-        (a.ask(&one, 80), b.join().unwrap())
+        let b = s.spawn(|| b.ask(&two, 80).unwrap_or(0));
+        (a.ask(&one, 80).unwrap_or(0), b.join().unwrap())
     });
     // Who has its answer looks once more and then no longer, so a late one may be left without.
     assert!(to_a + to_b >= 40, "{to_a}, {to_b}");
@@ -205,12 +286,12 @@ fn another_card_is_not_asked_and_one_that_is_not_shared_only_once() {
     let mine = Part::new(&card, 1, 1);
     let (me, other) = (place.join("me", 1, WAIT), place.join("other", 2, WAIT));
     let theirs = Part::new(&apart, 99, 0);
-    assert_eq!(while_serving(&[(&other, &theirs)], || me.ask(&mine, 10)), 0);
+    assert_eq!(while_serving(&[(&other, &theirs)], || me.ask(&mine, 10)), None);
     assert_eq!(theirs.held().0, 99);
     // It says that it has this card, but what it gives back comes to nobody.
     let (liar, next) = (place.join("liar", 1, WAIT), place.join("next", 1, WAIT));
     let rest = Part::new(&apart, 50, 0);
-    assert_eq!(while_serving(&[(&liar, &theirs), (&next, &rest)], || me.ask(&mine, 10)), 10);
+    assert_eq!(while_serving(&[(&liar, &theirs), (&next, &rest)], || me.ask(&mine, 10)), Some(10));
     assert_eq!((theirs.held().0, rest.held().0), (89, 50));
 }
 
@@ -228,6 +309,14 @@ fn a_budget_from_outside_is_followed_and_told() {
     assert_eq!(member.serve(&part, NOW).unwrap(), 0, "once");
     set_group_budget(&place.0, member.id(), 0).unwrap();
     assert_eq!((member.serve(&part, LONG).unwrap(), part.budget.load(SeqCst)), (0, 0));
+    // Whatever number somebody has written, the next order counts.
+    let order = Note { who: member.id(), number: u64::MAX, bytes: 50 };
+    let file = fs::OpenOptions::new().write(true).open(&place.0).unwrap();
+    file.write_all_at(&order.written(), (HEAD + ORDER_AT) as u64).unwrap();
+    member.serve(&part, LONG).unwrap();
+    set_group_budget(&place.0, member.id(), 40).unwrap();
+    member.serve(&part, LONG).unwrap();
+    assert_eq!(part.budget.load(SeqCst), 40);
     drop(member);
     let e = set_group_budget(&place.0, 1, 5).unwrap_err();
     assert_eq!(e.code(), Code::InvalidArgument, "{e}");
@@ -251,6 +340,25 @@ fn who_serves_sees_that_it_has_left_and_that_the_device_has_ended() {
         let code = if leaves { Code::NotPermitted } else { Code::NotInitialized };
         assert_eq!(told.unwrap_err().code(), code);
     }
+}
+
+#[test]
+fn one_look_is_one_of_its_own() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
+    let part = Part::new(&card, 10, 0);
+    let member = place.join("m", 1, WAIT);
+    thread::scope(|s| {
+        let held_up = part.reserved.lock().unwrap();
+        s.spawn(|| member.serve(&part, LONG));
+        sleep(Duration::from_millis(50));
+        let other = s.spawn(|| member.serve(&part, NOW).unwrap());
+        sleep(Duration::from_millis(50));
+        assert!(!other.is_finished(), "the look that was under way had not ended");
+        drop(held_up);
+        assert_eq!(other.join().unwrap(), 0);
+        assert!(group_members(&place.0).unwrap()[0].looked_ms.is_some());
+        member.leave();
+    });
 }
 
 #[test]
@@ -286,6 +394,20 @@ fn what_is_no_group_is_refused_and_left_alone() {
     fs::create_dir(&place.0).unwrap();
     refused(Code::System);
     fs::remove_dir(&place.0).unwrap();
+    // Zeros are a group that is not finished, unless there is more.
+    let mut more = vec![0; FILE + 1];
+    for last in [0, 1] {
+        fs::write(&place.0, &more).unwrap();
+        refused(Code::InvalidArgument);
+        assert_eq!(fs::read(&place.0).unwrap(), more);
+        more.pop();
+        *more.last_mut().unwrap() = 1 - last;
+    }
+    for unfinished in [0, 5, HEAD + SLOT, FILE] {
+        fs::write(&place.0, vec![0; unfinished]).unwrap();
+        assert_eq!(place.join("m", 1, WAIT).id(), 1, "{unfinished}");
+        assert_eq!(fs::metadata(&place.0).unwrap().len(), FILE as u64);
+    }
 }
 
 #[test]
@@ -309,7 +431,7 @@ fn a_file_that_is_damaged_or_cut_off_costs_no_more_than_an_error() {
     }
     fs::write(&place.0, &whole[..HEAD + SLOT]).unwrap();
     assert_eq!(other.serve(&theirs, NOW).unwrap_err().code(), Code::System);
-    assert_eq!(me.ask(&mine, 10), 0);
+    assert_eq!(me.ask(&mine, 10), None);
     assert_eq!(group_members(&place.0).unwrap_err().code(), Code::System);
     fs::write(&place.0, b"").unwrap();
     assert_eq!(other.serve(&theirs, NOW).unwrap_err().code(), Code::System);
@@ -324,7 +446,7 @@ fn several_threads_ask_and_serve_at_once() {
     let got: u64 = while_serving(&[(&other, &theirs), (&other, &theirs)], || {
         thread::scope(|s| {
             let take = || {
-                let got = me.ask(&mine, 10);
+                let got = me.ask(&mine, 10).unwrap_or(0);
                 let _ = card.0.fetch_update(SeqCst, SeqCst, |free| free.checked_sub(10));
                 got
             };

@@ -56,7 +56,7 @@ impl MemoryGroup<'_> {
     }
 
     /// Handles a request that ended with `error`: where the card had too little and others share it, asks them to give
-    /// some back, and makes another `attempt` if they did.
+    /// some back, and makes another `attempt` if they did, or there is enough by then.
     #[cold]
     #[inline(never)]
     pub(super) fn ask(self, error: Error, attempt: impl FnOnce() -> Result<u64>) -> Result<u64> {
@@ -70,8 +70,8 @@ impl MemoryGroup<'_> {
         }
         let _range = nvtx::range(c"ask the group", need);
         match member.ask(&self, need) {
-            0 => Err(error),
-            _ => attempt(),
+            None => Err(error),
+            Some(_) => attempt(),
         }
     }
 
