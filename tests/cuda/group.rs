@@ -240,6 +240,39 @@ fn a_program_that_waits_for_memory_gives_others_what_it_has_itself() {
 }
 
 #[test]
+fn a_pool_wakes_with_what_another_program_does_not_use() {
+    let place = folder();
+    let fake = card(place.path());
+    let d = device(0);
+    let (mut pool, mut p) = (null_mut(), null_mut());
+    ok(unsafe { millpond_pool_create(d, null(), &mut pool) });
+    ok(unsafe { millpond_pool_alloc(pool, 100 * MIB, null_mut(), &mut p) });
+    ok(unsafe { millpond_memset(d, p, 7, 100 * MIB) });
+    ok(unsafe { millpond_pool_sleep(pool, MILLPOND_SLEEP_KEEP) });
+    let mut other = Neighbour::start(place.path());
+    other.ask("take 200");
+    other.ask("free 150");
+    fails(unsafe { millpond_pool_wake(pool) }, MILLPOND_E_OUT_OF_MEMORY);
+    join(d, place.path(), LONG);
+    other.ask("serve");
+    other.ask("look");
+    // A limit that refuses asks nobody.
+    ok(unsafe { millpond_device_set_limit(d, 50 << 20) });
+    fails(unsafe { millpond_pool_wake(pool) }, MILLPOND_E_OUT_OF_MEMORY);
+    assert_eq!(other.ask("look"), (200, 50));
+    ok(unsafe { millpond_device_set_limit(d, 0) });
+    ok(unsafe { millpond_pool_wake(pool) });
+    assert!(other.ask("look").0 < 160);
+    let mut bytes = vec![0u8; 100 * MIB];
+    ok(unsafe { millpond_copy(d, MILLPOND_COPY_D2H, bytes.as_mut_ptr().cast(), p, bytes.len()) });
+    assert!(bytes.iter().all(|&b| b == 7));
+    ok(unsafe { millpond_pool_free(pool, p, null_mut()) });
+    ok(unsafe { millpond_pool_destroy(pool) });
+    other.end();
+    fake.end();
+}
+
+#[test]
 fn a_program_that_is_killed_has_left() {
     let place = folder();
     let fake = card(place.path());

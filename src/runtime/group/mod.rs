@@ -45,6 +45,10 @@ pub struct GroupMember {
 
 /// The members of the group whose file this is, in the order of their numbers. The file is only read.
 pub fn group_members(path: &Path) -> Result<Vec<GroupMember>> {
+    // Made beforehand, and nobody has joined.
+    if std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() == 0) {
+        return Ok(Vec::new());
+    }
     let file = GroupFile::open(path, false, false)?;
     let seen = file.read()?;
     let now = monotonic() / 1_000_000;

@@ -459,6 +459,14 @@ fn several_threads_ask_and_serve_at_once() {
 }
 
 #[test]
+fn a_file_that_was_made_beforehand_is_a_group_of_nobody() {
+    let place = Place::new();
+    fs::write(&place.0, b"").unwrap();
+    assert_eq!(group_members(&place.0).unwrap(), []);
+    assert_eq!(place.join("m", 1, WAIT).id(), 1);
+}
+
+#[test]
 fn a_new_file_is_one_for_all_who_come_at_once() {
     let place = Place::new();
     thread::scope(|s| {

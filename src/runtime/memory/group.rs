@@ -2,7 +2,7 @@
 
 use super::state::{How, Memory};
 use crate::base::error::{Code, Error, Result};
-use crate::core::OomReason;
+use crate::core::{OomReason, PoolId, Stats};
 use crate::device::MemoryInfo;
 use crate::runtime::entry::reentry;
 use crate::runtime::group::member::{Joining, Member, Share};
@@ -65,6 +65,38 @@ impl MemoryGroup<'_> {
             Some(r) if curable(r.reason) => r.rounded.saturating_add(r.headroom),
             _ => return Err(error),
         };
+        self.ask_for(&member, need, error, attempt)
+    }
+
+    /// The same for a pool that sleeps and finds no memory to wake.
+    #[cold]
+    pub(super) fn ask_to_wake(
+        self,
+        pool: PoolId,
+        error: Error,
+        wake: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let (Code::OutOfMemory, Ok(member), How::Pooled(p)) = (error.code(), self.member(), &self.0.how)
+        else {
+            return Err(error);
+        };
+        let Some(stats) = p.stats(Some(pool)).ok() else { return Err(error) };
+        let missing = stats.sleeping.current;
+        let of_device = self.0.stats();
+        let refused = |s: &Stats| s.limit != 0 && s.reserved.current.saturating_add(missing) > s.limit;
+        if refused(&stats) || refused(&of_device) {
+            return Err(error); // others' memory would not help
+        }
+        self.ask_for(&member, missing.saturating_add(p.supply.headroom()), error, wake)
+    }
+
+    fn ask_for<T>(
+        self,
+        member: &Member,
+        need: u64,
+        error: Error,
+        attempt: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         if reentry::may_block().is_err() || self.0.order().any_captured() {
             return Err(error);
         }

@@ -3,6 +3,7 @@
 //! A pool can be released while it has live blocks. It then takes no more requests, and ends when it can: with the next
 //! call that gives memory back to the device or ends a pool.
 
+use super::group::MemoryGroup;
 use super::state::{How, Memory};
 use super::{handle_cache, pool_numbers};
 use crate::base::error::{Code, Error, Result};
@@ -238,7 +239,8 @@ impl Pools<'_> {
 
     /// Brings the memory of a sleeping pool back at the same addresses. All or nothing.
     pub fn wake(&self, pool: PoolId) -> Result<()> {
-        self.0.pooled()?.pond.sleep().wake(pool)
+        let wake = || self.0.pooled()?.pond.sleep().wake(pool);
+        wake().or_else(|e| MemoryGroup(self.0).ask_to_wake(pool, e, wake))
     }
 
     /// Whether the pool sleeps.
