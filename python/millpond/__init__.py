@@ -18,6 +18,7 @@ from ._callers import tag_callers
 from ._command import command_path, view
 from ._device import Device, DeviceInfo, DeviceType, Pool, annotate, device_types, history_on_signal, load_plugin
 from ._device import set_default_options, tag
+from ._group import Group, GroupMember, group_members, set_group_budget
 from ._hooks import BlockEvent, Hook
 from ._library import MillpondError, OutOfMemoryError, library_path, prefix, version
 from ._memory import Block, HostBlock, Stream, UnifiedBlock, handle_of
@@ -34,6 +35,8 @@ __all__ = [
     "DeviceInfo",
     "DeviceType",
     "Event",
+    "Group",
+    "GroupMember",
     "Hook",
     "HostBlock",
     "Latency",
@@ -54,6 +57,7 @@ __all__ = [
     "annotate",
     "command_path",
     "device_types",
+    "group_members",
     "handle_of",
     "history_on_signal",
     "library_path",
@@ -62,6 +66,7 @@ __all__ = [
     "prometheus",
     "report",
     "set_default_options",
+    "set_group_budget",
     "tag",
     "tag_callers",
     "version",

@@ -38,6 +38,7 @@ HISTORY = {
 }
 HOOKS = {1: "alloc", 2: "free", 3: "free_failed"}
 OOM_TOP, OOM_LABEL, OOM_WORDS, OOM_HAS_STREAM = 8, 48, 192, 16
+GROUP_NAME = 40
 OOM_REASONS = {
     1: "bookkeeping", 2: "larger_than_device", 3: "above_pool_limit", 4: "above_device_limit", 5: "pool_limit",
     6: "device_limit", 7: "waiting", 8: "fragmented", 9: "device_refused", 10: "exhausted",
@@ -107,6 +108,17 @@ class SegmentRecord(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t), ("ptr", c_void_p), ("size_bytes", c_size_t), ("home", c_void_p),
         ("stream", c_void_p), ("pool", c_void_p), ("kind", c_uint32), ("reserved", c_uint32),
+    ]
+
+
+class GroupMember(ctypes.Structure):
+    """millpond_group_member"""
+
+    _fields_ = [
+        ("struct_size", c_size_t), ("member_id", c_uint64), ("process_id", c_uint64), ("name", c_char * GROUP_NAME),
+        ("device", c_char * GROUP_NAME), ("card", c_uint8 * 16), ("reserved_bytes", c_uint64),
+        ("unused_bytes", c_uint64), ("budget_bytes", c_uint64), ("given_bytes", c_uint64), ("received_bytes", c_uint64),
+        ("looked_ms", c_uint64),
     ]
 
 
@@ -242,6 +254,11 @@ FUNCTIONS: list[tuple[str, Any, list[Any]]] = [
     ("millpond_device_empty_cache", c_int, [_handle]),
     ("millpond_device_trim_to", c_int, [_handle, c_uint64]),
     ("millpond_device_set_budget", c_int, [_handle, c_uint64, POINTER(c_uint64)]),
+    ("millpond_device_join_group", c_int, [_handle, c_char_p, c_char_p, c_uint64, _out_u64]),
+    ("millpond_device_leave_group", c_int, [_handle]),
+    ("millpond_device_serve_group", c_int, [_handle, c_uint64, _out_u64]),
+    ("millpond_group_list", c_int, [c_char_p, POINTER(GroupMember), c_size_t, c_size_t, _out_size]),
+    ("millpond_group_set_budget", c_int, [c_char_p, c_uint64, c_uint64]),
     ("millpond_device_get_default_pool", c_int, [_handle, POINTER(_handle)]),
     ("millpond_set_default_options", c_int, [c_char_p, c_int32, c_char_p]),
     ("millpond_device_set_options", c_int, [_handle, c_char_p]),

@@ -10,6 +10,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar
 from uuid import UUID
 
 from . import _abi, _callers, _statistics
+from ._group import Group
 from ._hooks import BlockEvent, Hook
 from ._library import MillpondError, PathLike, chars_of, check, check_end, ended, library, mine, number_of, one_of, path_of
 from ._library import signed_of, size_of, text_of
@@ -298,6 +299,12 @@ class Device:
         above, budget = ctypes.c_uint64(), number_of(budget_bytes, "budget_bytes")
         check(library().millpond_device_set_budget(self.handle, budget, ctypes.byref(above)))
         return above.value
+
+    def join_group(self, path: PathLike, name: str = "", wait: float = 1.0, *, serves: bool = True) -> Group:
+        """Joins the programs that share this device's card and the file `path`: a request for which the card has too little
+        asks the others to give back what they do not use, for `wait` seconds at most. A thread of this program gives back
+        what the others want; without it (`serves=False`) call the group's `serve`."""
+        return Group(self, path, name, wait, serves)
 
     def empty_host_cache(self) -> None:
         """Gives freed pinned memory back, after waiting for the work that still uses it."""

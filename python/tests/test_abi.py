@@ -18,6 +18,7 @@ STRUCTS = {
     "millpond_stats": _abi.Stats,
     "millpond_block_record": _abi.BlockRecord,
     "millpond_segment_record": _abi.SegmentRecord,
+    "millpond_group_member": _abi.GroupMember,
     "millpond_oom_holder": _abi.OomHolder,
     "millpond_oom_wait": _abi.OomWait,
     "millpond_oom_tried": _abi.OomTried,
@@ -89,6 +90,7 @@ class Abi(unittest.TestCase):
         lines += [f'static_assert(MILLPOND_OOM_{name} == {number}, "{name}");' for name, number in
                   [("TOP", _abi.OOM_TOP), ("LABEL", _abi.OOM_LABEL), ("WORDS", _abi.OOM_WORDS),
                    ("STEPS", len(_abi.OOM_STEPS))]]
+        lines += [f'static_assert(MILLPOND_GROUP_NAME == {_abi.GROUP_NAME}, "");']
         lines += [f'static_assert(MILLPOND_SEGMENT_KIND_{"WHOLE" if v == "segment" else v.upper()} == {k}, "{v}");'
                   for k, v in _abi.SEGMENTS.items()]
         for struct, room in [("millpond_memory_stats", _abi.MEMORY_STATS_BYTES),

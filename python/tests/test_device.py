@@ -9,6 +9,7 @@ import sys
 import tempfile
 import textwrap
 import threading
+import time
 import unittest
 import unittest.mock
 
@@ -332,6 +333,31 @@ class Pools(OnHost):
         self.assertEqual(self.device.stats().limit_bytes, 1 << 20)
         self.assertEqual(self.device.set_budget(0), 0)
         kept.free()
+
+
+    def test_a_group_gives_back_and_follows_budgets(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "group"
+            with self.device.join_group(path, "a test", wait=0.5) as group:
+                self.assertRaises(millpond.MillpondError, self.device.join_group, path)
+                self.device.alloc(20 << 20).free()
+                [member] = millpond.group_members(path)
+                self.assertEqual((member.member_id, member.name, member.device), (group.member_id, "a test", "host:0"))
+                self.assertEqual(member.process_id, os.getpid())
+                millpond.set_group_budget(path, group.member_id, 2 << 20)
+                until = time.monotonic() + 60
+                while millpond.group_members(path)[0].budget_bytes == 0 and time.monotonic() < until:
+                    time.sleep(0.005)
+                self.assertEqual(self.device.stats().limit_bytes, 2 << 20)
+                self.assertLessEqual(self.device.stats().reserved_bytes.current, 2 << 20)
+            self.assertEqual(millpond.group_members(path), [])
+            self.device.set_budget(0)
+            with self.device.join_group(path, serves=False) as group:
+                self.assertEqual(group.serve(), 0)
+                self.assertRaises(ValueError, group.serve, -1)
+                self.assertRaises(millpond.MillpondError, millpond.set_group_budget, path, group.member_id + 1, 5)
+            group.leave()
+            self.assertRaises(millpond.MillpondError, group.serve)
 
 
 class OutOfMemory(OnHost):
