@@ -6,6 +6,7 @@
 //! meanwhile: two that ask each other both go on.
 
 use super::file::{GroupFile, Seen};
+use super::membership::Asks;
 use super::record::{Note, Record, SLOTS, Wish, cut};
 use crate::base::clock::monotonic;
 use crate::base::error::{Code, Result};
@@ -343,6 +344,20 @@ impl Member {
             }
             sleep(WATCHES);
         }
+    }
+}
+
+impl<S: Share> Asks<S> for Member {
+    fn ask(&self, share: &S, need: u64) -> Option<u64> {
+        Member::ask(self, share, need)
+    }
+
+    fn serve(&self, share: &S, timeout: Duration) -> Result<u64> {
+        Member::serve(self, share, timeout)
+    }
+
+    fn leave(&self) {
+        Member::leave(self);
     }
 }
 

@@ -1,24 +1,41 @@
 //! Which group something is in, if any.
 
-use super::member::Member;
-use crate::base::error::Code;
-use crate::base::error::Result;
+use crate::base::error::{Code, Result};
 use crate::base::sync::system::{Mutex, lock};
 use crate::fail;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// A member of a group, to the memory `S` that it is for. Whoever only holds one does not name the member's type, so that a
+/// program in which nobody joins links none of its code.
+pub(crate) trait Asks<S>: Send + Sync {
+    /// See [`Member::ask`](super::member::Member::ask).
+    fn ask(&self, share: &S, need: u64) -> Option<u64>;
+
+    /// See [`Member::serve`](super::member::Member::serve).
+    fn serve(&self, share: &S, timeout: Duration) -> Result<u64>;
+
+    /// See [`Member::leave`](super::member::Member::leave).
+    fn leave(&self);
+}
 
 /// The membership of one device's memory.
-#[derive(Default)]
-pub(crate) struct Membership(Mutex<Option<Arc<Member>>>);
+pub(crate) struct Membership<S>(Mutex<Option<Arc<dyn Asks<S>>>>);
 
-impl Membership {
+impl<S> Default for Membership<S> {
+    fn default() -> Self {
+        Membership(Mutex::new(None))
+    }
+}
+
+impl<S> Membership<S> {
     /// The member that it is now.
-    pub(crate) fn get(&self) -> Option<Arc<Member>> {
+    pub(crate) fn get(&self) -> Option<Arc<dyn Asks<S>>> {
         lock(&self.0).clone()
     }
 
     /// Becomes the member that `join` makes. `NotPermitted` for one that is in a group already.
-    pub(crate) fn begin(&self, join: impl FnOnce() -> Result<Member>) -> Result<Arc<Member>> {
+    pub(crate) fn begin<M: Asks<S> + 'static>(&self, join: impl FnOnce() -> Result<M>) -> Result<Arc<M>> {
         if self.get().is_some() {
             return taken();
         }
@@ -26,7 +43,7 @@ impl Membership {
         let mut it = lock(&self.0);
         if it.is_some() {
             drop(it);
-            member.leave();
+            Asks::leave(&*member);
             return taken();
         }
         *it = Some(member.clone());

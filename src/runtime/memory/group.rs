@@ -6,6 +6,7 @@ use crate::core::{OomReason, PoolId, Stats};
 use crate::device::MemoryInfo;
 use crate::runtime::entry::reentry;
 use crate::runtime::group::member::{Joining, Member, Share};
+use crate::runtime::group::membership::Asks;
 use crate::runtime::nvtx;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,14 +16,14 @@ use std::time::Duration;
 #[derive(Clone, Copy)]
 pub(crate) struct MemoryGroup<'a>(pub &'a Memory);
 
-impl Share for MemoryGroup<'_> {
+impl Share for Memory {
     fn held(&self) -> (u64, u64) {
-        let stats = self.0.stats();
+        let stats = self.stats();
         (stats.reserved.current, stats.active.current)
     }
 
     fn free(&self) -> Option<u64> {
-        let (device, supply) = match &self.0.how {
+        let (device, supply) = match &self.how {
             How::Pooled(p) => (&*p.device, &p.supply),
             How::Unpooled(u) => (u.device(), u.supply()),
         };
@@ -31,15 +32,15 @@ impl Share for MemoryGroup<'_> {
     }
 
     fn trim_to(&self, keep: u64) -> Result<()> {
-        self.0.trim_to(None, keep)
+        Memory::trim_to(self, None, keep)
     }
 
     fn set_budget(&self, bytes: u64) -> Result<()> {
-        self.0.settings().set_budget(bytes).map(drop)
+        self.settings().set_budget(bytes).map(drop)
     }
 
     fn check(&self) -> Result<()> {
-        self.0.open().map(drop)
+        self.open().map(drop)
     }
 }
 
@@ -50,7 +51,7 @@ fn curable(reason: OomReason) -> bool {
 }
 
 impl MemoryGroup<'_> {
-    fn member(&self) -> Result<Arc<Member>> {
+    fn member(&self) -> Result<Arc<dyn Asks<Memory>>> {
         self.0.open()?;
         self.0.group.get().ok_or_else(|| Error::new(Code::NotPermitted, "the device is in no group"))
     }
@@ -60,12 +61,12 @@ impl MemoryGroup<'_> {
     #[cold]
     #[inline(never)]
     pub(super) fn ask(self, error: Error, attempt: impl FnOnce() -> Result<u64>) -> Result<u64> {
-        let Ok(member) = self.member() else { return Err(error) };
+        let Some(member) = self.0.group.get() else { return Err(error) };
         let need = match error.oom_report() {
             Some(r) if curable(r.reason) => r.rounded.saturating_add(r.headroom),
             _ => return Err(error),
         };
-        self.ask_for(&member, need, error, attempt)
+        self.ask_for(&*member, need, error, attempt)
     }
 
     /// The same for a pool that sleeps and finds no memory to wake.
@@ -76,7 +77,8 @@ impl MemoryGroup<'_> {
         error: Error,
         wake: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        let (Code::OutOfMemory, Ok(member), How::Pooled(p)) = (error.code(), self.member(), &self.0.how)
+        let (Code::OutOfMemory, Some(member), How::Pooled(p)) =
+            (error.code(), self.0.group.get(), &self.0.how)
         else {
             return Err(error);
         };
@@ -87,12 +89,12 @@ impl MemoryGroup<'_> {
         if refused(&stats) || refused(&of_device) {
             return Err(error); // others' memory would not help
         }
-        self.ask_for(&member, missing.saturating_add(p.supply.headroom()), error, wake)
+        self.ask_for(&*member, missing.saturating_add(p.supply.headroom()), error, wake)
     }
 
     fn ask_for<T>(
         self,
-        member: &Member,
+        member: &dyn Asks<Memory>,
         need: u64,
         error: Error,
         attempt: impl FnOnce() -> Result<T>,
@@ -101,7 +103,7 @@ impl MemoryGroup<'_> {
             return Err(error);
         }
         let _range = nvtx::range(c"ask the group", need);
-        match member.ask(&self, need) {
+        match member.ask(self.0, need) {
             None => Err(error),
             Some(_) => attempt(),
         }
@@ -127,6 +129,6 @@ impl MemoryGroup<'_> {
     /// back, in bytes.
     pub(crate) fn serve(self, timeout: Duration) -> Result<u64> {
         reentry::may_block()?;
-        self.member()?.serve(&self, timeout)
+        self.member()?.serve(self.0, timeout)
     }
 }

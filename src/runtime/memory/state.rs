@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub struct Memory {
     pub(super) how: How,
     pub(super) rescue: Rescue,
-    pub(super) group: Membership,
+    pub(super) group: Membership<Memory>,
     pub(super) scopes: Arc<Scopes>,
     pub(super) released: Released,
     /// What a call must handle first; usually nothing.

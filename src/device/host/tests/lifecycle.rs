@@ -118,16 +118,17 @@ fn finalize_lets_work_on_the_default_stream_end() {
     // Such work runs on a thread that finalize cannot join; its call must be waited for.
     let (host, a, _) = host();
     let block = a.alloc(4096).unwrap();
-    let (open, wait) = channel();
+    let ((open, wait), (begin, begun)) = (channel(), channel());
     let caller = {
         let a = Arc::clone(&a);
         let touch = move |_| {
+            begin.send(()).unwrap();
             let _: Result<(), _> = wait.recv();
             bytes(block, 4096).fill(1);
         };
         std::thread::spawn(move || a.streams().callback(0, Box::new(touch)))
     };
-    std::thread::sleep(Duration::from_millis(20));
+    begun.recv().unwrap();
     let ender = std::thread::spawn(move || host.finalize());
     eventually("calls are refused", || a.memory_info().is_err());
     std::thread::sleep(Duration::from_millis(20));
