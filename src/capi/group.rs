@@ -1,6 +1,5 @@
 //! Programs that share a card: a group, which is a file. docs/groups.md describes how it fits together.
 
-use crate::base::error::Result;
 use crate::capi::guard::{Out, OutRecords, RecordNames, Versioned, file_name, run, text};
 use crate::capi::handles;
 use crate::capi::types::millpond_device;
@@ -204,7 +203,6 @@ pub unsafe extern "C" fn millpond_group_set_budget(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let path = unsafe { file_name(path, "path") }?;
-        let told: Result<()> = runtime::set_group_budget(path, member_id, budget_bytes);
-        told
+        runtime::set_group_budget(path, member_id, budget_bytes)
     })
 }

@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,11 +17,10 @@ inline namespace MILLPOND_CPP_ABI {
 
 /// The members of the group whose file is `path`, sorted by number. No device is opened.
 inline std::vector<millpond_group_member> group_members(const std::string& path) {
-  std::vector<millpond_group_member> all(64);
-  std::size_t count = 0;
-  const C_Status status =
-      check(millpond_group_list(path.c_str(), all.data(), sizeof all[0], all.size(), &count));
-  all.resize(status == C_SUCCESS && count < all.size() ? count : status == C_SUCCESS ? 64 : 0);
+  std::vector<millpond_group_member> all(64);  // as many as a group may have
+  std::size_t count = 0;                       // stays so after an error
+  check(millpond_group_list(path.c_str(), all.data(), sizeof all[0], all.size(), &count));
+  all.resize(count);
   return all;
 }
 

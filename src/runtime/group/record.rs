@@ -119,7 +119,7 @@ fn text<const B: usize>(words: &[u64]) -> [u8; B] {
 /// As much of a text as fits into `B` bytes, cut between characters.
 pub(crate) fn cut<const B: usize>(from: &str) -> [u8; B] {
     let mut out = [0; B];
-    let end = from.floor_char_boundary_at(B);
+    let end = (0..=from.len().min(B)).rev().find(|&end| from.is_char_boundary(end)).unwrap_or(0);
     out[..end].copy_from_slice(&from.as_bytes()[..end]);
     out
 }
@@ -128,17 +128,6 @@ pub(crate) fn cut<const B: usize>(from: &str) -> [u8; B] {
 pub(crate) fn shown(from: &[u8]) -> &str {
     let end = from.iter().position(|&b| b == 0).unwrap_or(from.len());
     std::str::from_utf8(&from[..end]).unwrap_or("?")
-}
-
-trait Cut {
-    /// The last boundary of a character at or before `at`.
-    fn floor_char_boundary_at(&self, at: usize) -> usize;
-}
-
-impl Cut for str {
-    fn floor_char_boundary_at(&self, at: usize) -> usize {
-        (0..=at.min(self.len())).rev().find(|&end| self.is_char_boundary(end)).unwrap_or(0)
-    }
 }
 
 impl Record {
