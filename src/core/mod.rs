@@ -86,7 +86,7 @@ pub use types::{
 };
 pub use units::GranuleRun;
 pub(crate) use {
-    heap::{EnteredHeap, Fast, Heap, HeapPath, Noted, Notes, Outside, Reused},
+    heap::{AtHeapDoor, EnteredHeap, Fast, Heap, HeapEntry, HeapPath, Noted, Notes, Outside, Reused},
     ladder::{Freed, Got},
     supply::Trials,
     units::GRANULE,

@@ -7,12 +7,12 @@
 
 use crate::base::biased::Name;
 use crate::base::error::{Code, Error, Result};
-use crate::core::{EnteredHeap, Fast, Freed, Heap, Outside, PoolId, Reused, UNORDERED};
+use crate::core::{AtHeapDoor, EnteredHeap, Fast, Freed, Heap, HeapEntry, Outside, PoolId, Reused, UNORDERED};
 use crate::device::StreamId;
 use crate::runtime::device::state::DeviceState;
 #[cfg(doc)]
 use crate::runtime::memory::Memory;
-use crate::runtime::memory::fast_paths::{self, Found};
+use crate::runtime::memory::fast_paths;
 use crate::runtime::memory::handle_cache::{self, Entry};
 use crate::runtime::memory::{Block, Given, Pooled, watched};
 use crate::runtime::watch::latency::Latency;
@@ -94,12 +94,12 @@ macro_rules! out_of_line {
 
 // `answer` of the C API is an out pointer, which is the fourth argument of all of them, as it is of the caller: so it stays
 // where it is.
-out_of_line!(alloc_elsewhere => alloc_noted, u64, bytes: u64, stream: StreamId; path: Found);
+out_of_line!(alloc_by_other_name => alloc_noted, u64, bytes: u64, stream: StreamId; door: AtHeapDoor);
 out_of_line!(alloc_by_number => alloc_found, u64, bytes: u64, stream: StreamId;);
 out_of_line!(alloc_almost_noted => complete_noted, u64, bytes: u64, stream: StreamId; block: Reused, heap: &'static Heap);
 out_of_line!(alloc_on => alloc_rest, u64, bytes: u64, stream: StreamId; heap: Option<&'static Heap>);
 out_of_line!(alloc_complete => complete_fast, u64, block: Reused; heap: &'static Heap);
-out_of_line!(free_elsewhere => free_noted, (), addr: u64, stream: StreamId; path: Found);
+out_of_line!(free_by_other_name => free_noted, (), addr: u64, stream: StreamId; door: AtHeapDoor);
 out_of_line!(free_by_number => free_found, (), addr: u64, stream: StreamId;);
 
 /// Allocates memory for work queued on `stream` from now on. 0 bytes give address 0. `answer` converts the result.
@@ -111,9 +111,10 @@ pub(crate) fn alloc<C: Caller, A>(
     answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
 ) -> A {
     let name = [caller.number(), stream];
-    let path = fast_paths::find(name);
-    let Some(heap) = path.enter(name) else {
-        return alloc_elsewhere(caller, bytes, stream, answer, path);
+    let heap = match fast_paths::find(name).enter_or_stay(name) {
+        HeapEntry::Open(heap) => heap,
+        HeapEntry::OtherName(door) => return alloc_by_other_name(caller, bytes, stream, answer, door),
+        HeapEntry::Elsewhere => return alloc_by_number(caller, bytes, stream, answer),
     };
     match heap.alloc(bytes) {
         Fast::Block(addr) => answer(Ok(addr)),
@@ -134,10 +135,10 @@ fn alloc_noted<C: Caller, A>(
     bytes: u64,
     stream: StreamId,
     answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
-    path: Found,
+    door: AtHeapDoor,
 ) -> A {
     let name = fast_paths::noted([caller.number(), stream]);
-    match watched::alloc_noted(path, name, bytes, stream) {
+    match watched::alloc_noted(door, name, bytes, stream) {
         Some(Fast::Block(addr)) => answer(Ok(addr)),
         Some(Fast::Almost(block, heap, _)) => alloc_almost_noted(caller, bytes, stream, answer, block, heap),
         Some(Fast::Missed(..)) | None => alloc_by_number(caller, bytes, stream, answer),
@@ -370,9 +371,10 @@ pub(crate) fn free<C: Caller, A>(
     answer: impl Fn(Result<(), C::Failure>) -> A + Copy,
 ) -> A {
     let name = [caller.number(), stream];
-    let path = fast_paths::find(name);
-    let Some(heap) = path.enter(name) else {
-        return free_elsewhere(caller, addr, stream, answer, path);
+    let heap = match fast_paths::find(name).enter_or_stay(name) {
+        HeapEntry::Open(heap) => heap,
+        HeapEntry::OtherName(door) => return free_by_other_name(caller, addr, stream, answer, door),
+        HeapEntry::Elsewhere => return free_by_number(caller, addr, stream, answer),
     };
     match heap.free(addr) {
         Ok(()) => answer(Ok(())),
@@ -387,10 +389,10 @@ fn free_noted<C: Caller, A>(
     addr: u64,
     stream: StreamId,
     answer: impl Fn(Result<(), C::Failure>) -> A + Copy,
-    path: Found,
+    door: AtHeapDoor,
 ) -> A {
     let name = fast_paths::noted([caller.number(), stream]);
-    match watched::free_noted(path, name, addr, stream) {
+    match watched::free_noted(door, name, addr, stream) {
         true => answer(Ok(())),
         false => free_by_number(caller, addr, stream, answer),
     }

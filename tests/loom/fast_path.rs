@@ -2,7 +2,7 @@
 
 use super::biased::own;
 use loom::thread;
-use millpond::base::biased::{Biased, FastPath};
+use millpond::base::biased::{Biased, Entry, FastPath};
 use millpond::base::sync::AtomicU32;
 use millpond::base::sync::Ordering::{Acquire, Relaxed, Release};
 use std::sync::Arc;
@@ -41,6 +41,35 @@ fn fast_paths_let_nobody_in_beside_another() {
         }
         other.join().unwrap();
         assert_eq!(*l.lock(), 7);
+    });
+}
+
+/// A thread whose fast path is open under another name, or not at all, tries that name before it leaves, while another
+/// thread takes the lock.
+#[test]
+fn a_second_name_lets_nobody_in_beside_another() {
+    const OTHER: [u64; 2] = [8, 9];
+    loom::model(|| {
+        let l = Arc::new(Biased::new(0u32));
+        own(&l);
+        let path = l.enter().and_then(|mut g| g.open(OTHER, (), || true));
+        let other = {
+            let l = l.clone();
+            thread::spawn(move || *l.lock() += 1)
+        };
+        for _ in 0..2 {
+            let entered = path.and_then(|d| match d.enter_or_stay(NAME) {
+                Entry::Open(_) => panic!("it has another name"),
+                Entry::OtherName(door) => door.enter(OTHER),
+                Entry::Elsewhere => None,
+            });
+            match entered {
+                Some(mut g) => *g += 1,
+                None => *l.lock() += 1,
+            }
+        }
+        other.join().unwrap();
+        assert_eq!(*l.lock(), 5);
     });
 }
 

@@ -25,6 +25,16 @@ const CLOSED: u64 = 0x8D7C_35F1_A96E_4B03;
 /// The same where another thread has closed it, which may open it again.
 const SHUT: u64 = CLOSED ^ 1;
 
+/// What became of a thread that tried to enter by a fast path.
+enum Entering {
+    /// It is inside.
+    Open,
+    /// It is inside, but the fast path is not open under that name.
+    OtherName,
+    /// It is not inside: the seat is another thread's, or the thread is inside already.
+    Elsewhere,
+}
+
 impl<T, W> Seat<T, W> {
     /// The seat of a thread.
     pub(super) fn new(token: u64) -> Self {
@@ -66,9 +76,10 @@ impl<T, W> Seat<T, W> {
         self.word.store(self.word.load(Ordering::Relaxed) - INSIDE, Ordering::Release);
     }
 
-    /// Enters by the fast path, if the seat is the calling thread's, which is not inside, and the fast path is open under this name.
+    /// Enters by the fast path, if the seat is the calling thread's, which is not inside. It stays inside if the fast path is
+    /// not open under this name.
     #[inline(always)]
-    fn enter_by(&self, name: Name) -> bool {
+    fn enter_by(&self, name: Name) -> Entering {
         let me = thread_token();
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
         {
@@ -88,30 +99,54 @@ impl<T, W> Seat<T, W> {
                     me = in(reg) me,
                     first = in(reg) name[0],
                     second = in(reg) name[1],
-                    not_mine = label { return false },
-                    other = label {
-                        self.leave();
-                        return false;
-                    },
+                    not_mine = label { return Entering::Elsewhere },
+                    other = label { return Entering::OtherName },
                     options(nostack),
+                );
+            }
+            Entering::Open
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+        {
+            if self.word.load(Ordering::Relaxed) != me {
+                return Entering::Elsewhere;
+            }
+            self.enter();
+            barrier::light();
+            match self.opened_under(name) {
+                true => Entering::Open,
+                false => Entering::OtherName,
+            }
+        }
+    }
+
+    /// Whether the fast path is open under this name. Only for the thread whose seat it is, and that is inside.
+    #[inline(always)]
+    fn opened_under(&self, name: Name) -> bool {
+        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+        {
+            // As in `enter_by`.
+            // SAFETY: `name` is the second and third word of the seat, as `repr(C)` has it.
+            unsafe {
+                std::arch::asm!(
+                    "cmp qword ptr [{seat} + 8], {first}",
+                    "jne {other}",
+                    "cmp qword ptr [{seat} + 16], {second}",
+                    "jne {other}",
+                    seat = in(reg) self,
+                    first = in(reg) name[0],
+                    second = in(reg) name[1],
+                    other = label { return false },
+                    options(nostack, readonly),
                 );
             }
             true
         }
         #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
         {
-            if self.word.load(Ordering::Relaxed) != me {
-                return false;
-            }
-            self.enter();
-            barrier::light();
             // Acquire pairs with the Release in `reopen`.
             let first = self.name[0].load(Ordering::Acquire);
-            let open = first == name[0] && self.name[1].load(Ordering::Relaxed) == name[1];
-            if !open {
-                self.leave();
-            }
-            open
+            first == name[0] && self.name[1].load(Ordering::Relaxed) == name[1]
         }
     }
 
@@ -195,20 +230,74 @@ impl<'a, T, W> FastPath<'a, T, W> {
     /// holds the lock already.
     #[inline(always)]
     pub fn enter(self, name: Name) -> Option<FastGuard<'a, T, W>> {
-        let seat = self.0;
-        if !seat.enter_by(name) {
+        match self.enter_or_stay(name) {
+            Entry::Open(guard) => Some(guard),
+            Entry::OtherName(_) | Entry::Elsewhere => None,
+        }
+    }
+
+    /// The same for a caller that has a second name: where the fast path is not open under the first, the thread need not
+    /// leave before it tries the second.
+    #[inline(always)]
+    pub fn enter_or_stay(self, name: Name) -> Entry<'a, T, W> {
+        match self.0.enter_by(name) {
+            Entering::Open => Entry::Open(FastGuard::of(self.0)),
+            Entering::OtherName => Entry::OtherName(AtDoor(self.0)),
+            Entering::Elsewhere => Entry::Elsewhere,
+        }
+    }
+}
+
+/// What [`FastPath::enter_or_stay`] finds.
+#[derive(Debug)]
+pub enum Entry<'a, T, W> {
+    /// The lock is taken.
+    Open(FastGuard<'a, T, W>),
+    /// The fast path is the calling thread's own, but not open under this name.
+    OtherName(AtDoor<'a, T, W>),
+    /// It is another thread's, or the thread holds the lock already.
+    Elsewhere,
+}
+
+/// The calling thread is in its seat, but does not have the lock: the fast path is not open under the name that it has
+/// tried. It leaves when this is dropped. Others wait for it.
+#[derive(Debug)]
+pub struct AtDoor<'a, T, W>(&'a Seat<T, W>);
+
+impl<'a, T, W> AtDoor<'a, T, W> {
+    /// Takes the lock, if the fast path is open under this name.
+    #[inline(always)]
+    pub fn enter(self, name: Name) -> Option<FastGuard<'a, T, W>> {
+        if !self.0.opened_under(name) {
             return None;
         }
-        // SAFETY: the fast path is open, so `open` has given this a value; and only this thread uses it.
-        let lock = unsafe { (*seat.behind()).assume_init_ref().lock };
-        // SAFETY: the lock has not moved since `open` has put this there: `'a` is a loan of it.
-        Some(FastGuard(OwnerGuard { lock: unsafe { lock.as_ref() }, seat }))
+        let seat = self.0;
+        std::mem::forget(self); // the guard leaves
+        Some(FastGuard::of(seat))
+    }
+}
+
+impl<T, W> Drop for AtDoor<'_, T, W> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }
 
 /// Holds a lock that its owner has entered by the fast path until dropped.
 #[derive(Debug)]
 pub struct FastGuard<'a, T, W>(OwnerGuard<'a, T, W>);
+
+impl<'a, T, W> FastGuard<'a, T, W> {
+    /// Of a thread that is inside by its fast path, which is open under the name that it has.
+    #[inline(always)]
+    fn of(seat: &'a Seat<T, W>) -> Self {
+        // SAFETY: the fast path is open, so `open` has given this a value; and only this thread uses it.
+        let lock = unsafe { (*seat.behind()).assume_init_ref().lock };
+        // SAFETY: the lock has not moved since `open` has put this there: `'a` is a loan of it.
+        FastGuard(OwnerGuard { lock: unsafe { lock.as_ref() }, seat })
+    }
+}
 
 impl<T, W: Copy> FastGuard<'_, T, W> {
     /// What was left on the fast path when it was opened.

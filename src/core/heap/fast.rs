@@ -11,7 +11,7 @@ use super::super::desc::{Desc, GranuleUse, Id, UseRecord};
 use super::super::shape::{Class, large_units};
 use super::super::units::LARGE_SHIFT;
 use super::{Heap, HeapState, LockedHeap, Notes, OwnedHeap, Way};
-use crate::base::biased::{FastGuard, FastPath, Name};
+use crate::base::biased::{AtDoor, Entry, FastGuard, FastPath, Name};
 use crate::base::ring::Ring;
 use crate::base::sync::levels::HeldLock;
 use crate::locks;
@@ -26,6 +26,26 @@ pub(crate) type HeapSeat = crate::base::biased::Seat<HeapState, Way>;
 
 /// A heap that the calling thread has entered by the fast path.
 pub(crate) type EnteredHeap = LockedHeap<'static, FastGuard<'static, HeapState, Way>>;
+
+/// A thread at the door of a heap: it has a fast path, which is not open under the name that it has tried.
+pub(crate) struct AtHeapDoor(AtDoor<'static, HeapState, Way>);
+
+/// What a thread finds that tries to enter a heap by a fast path.
+pub(crate) enum HeapEntry {
+    Open(EnteredHeap),
+    OtherName(AtHeapDoor),
+    /// The path is another thread's, or none.
+    Elsewhere,
+}
+
+impl AtHeapDoor {
+    /// Enters the heap, if the fast path is open under this name.
+    #[inline(always)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn enter(self, name: Name) -> Option<EnteredHeap> {
+        self.0.enter(name).map(EnteredHeap::of)
+    }
+}
 
 /// The offset of a freed block that is live again.
 #[derive(Clone, Copy)]
@@ -60,10 +80,26 @@ impl EnteredHeap {
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn by(path: HeapPath, name: Name) -> Option<EnteredHeap> {
-        let state = path.enter(name)?;
+        path.enter(name).map(EnteredHeap::of)
+    }
+
+    /// The same for a caller that has a second name.
+    #[inline(always)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn by_or_stay(path: HeapPath, name: Name) -> HeapEntry {
+        match path.enter_or_stay(name) {
+            Entry::Open(state) => HeapEntry::Open(EnteredHeap::of(state)),
+            Entry::OtherName(door) => HeapEntry::OtherName(AtHeapDoor(door)),
+            Entry::Elsewhere => HeapEntry::Elsewhere,
+        }
+    }
+
+    #[inline(always)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    fn of(state: FastGuard<'static, HeapState, Way>) -> EnteredHeap {
         let Way { heap, shared, .. } = state.way();
         let held = HeldLock::new::<locks::Heap>(heap.index);
-        Some(LockedHeap { heap, shared, state, held })
+        LockedHeap { heap, shared, state, held }
     }
 
     /// Takes a freed block of the same size. Misses for 0 bytes.

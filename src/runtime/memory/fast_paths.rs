@@ -8,7 +8,7 @@ use crate::core::{EnteredHeap, HeapPath};
 mod table {
     use crate::base::biased::Name;
     use crate::base::biased::fast_paths::FastPaths;
-    use crate::core::{EnteredHeap, HeapPath, HeapSeat, HeapState, Way};
+    use crate::core::{EnteredHeap, HeapEntry, HeapPath, HeapSeat, HeapState, Way};
 
     static NOBODYS: HeapSeat = HeapSeat::nobodys();
     static ALL: FastPaths<HeapState, Way> = FastPaths::new(&NOBODYS);
@@ -28,6 +28,12 @@ mod table {
         pub(crate) fn enter(self, name: Name) -> Option<EnteredHeap> {
             EnteredHeap::by(self.0, name)
         }
+
+        /// The same for a caller that tries the [noted](super::noted) name next.
+        #[inline(always)]
+        pub(crate) fn enter_or_stay(self, name: Name) -> HeapEntry {
+            EnteredHeap::by_or_stay(self.0, name)
+        }
     }
 
     pub(super) fn put(name: Name, path: HeapPath) {
@@ -43,7 +49,7 @@ mod table {
 #[cfg(loom)]
 mod table {
     use crate::base::biased::Name;
-    use crate::core::{EnteredHeap, HeapPath};
+    use crate::core::{EnteredHeap, HeapEntry, HeapPath};
 
     #[derive(Clone, Copy)]
     pub(crate) struct Found;
@@ -55,6 +61,10 @@ mod table {
 
         pub(crate) fn enter(self, _: Name) -> Option<EnteredHeap> {
             None
+        }
+
+        pub(crate) fn enter_or_stay(self, _: Name) -> HeapEntry {
+            HeapEntry::Elsewhere
         }
     }
 
