@@ -37,6 +37,7 @@ mod ties;
 mod ties_moved;
 mod ties_programs;
 mod ties_threads;
+mod told;
 mod tuned;
 mod walk;
 

@@ -72,17 +72,30 @@ pub(super) fn heap_spaces(ground: &Ground, idle: bool) -> Result<Vec<HeapSpace>>
     Ok(all)
 }
 
-/// The first granules of the ties or segments that are wholly free, but in several heaps: they go back, and ties to other
-/// heaps, as wholes.
-fn shared_wholes(ground: &Ground, all: &[HeapSpace], pieces: &[(usize, Extent)]) -> Result<Vec<u32>> {
-    let mut parts: Vec<(u32, u32, u32)> = Vec::new(); // where a whole begins, its size, how much of it is free in one heap
-    let movable = |n: usize| all.get(n).is_some_and(|h| !h.pinned);
+/// A tie or segment that is wholly free, but in several heaps: it goes back, and a tie to other heaps, as a whole.
+#[derive(Clone, Copy)]
+struct Shared {
+    first: u32, // granule
+    /// The heaps are of several pools.
+    beyond: bool,
+}
+
+/// That with this first granule; they are sorted by it.
+fn shared_at(shared: &[Shared], first: u32) -> Option<Shared> {
+    shared.binary_search_by_key(&first, |s| s.first).ok().and_then(|n| shared.get(n)).copied()
+}
+
+/// The ties or segments that are wholly free, but in several heaps.
+fn shared_wholes(ground: &Ground, all: &[HeapSpace], pieces: &[(usize, Extent)]) -> Result<Vec<Shared>> {
+    // Where a whole begins, its size, the pool of a heap, and how much of it is free there.
+    let mut parts: Vec<(u32, u32, u32, u32)> = Vec::new();
+    let movable = |n: usize| all.get(n).filter(|h| !h.pinned).map(|h| h.pool);
     let any = !ground.config.mapping || ground.shared().tied.any();
     let of_movable = if any { pieces } else { &[] };
     for some in of_movable.chunks(AT_A_TIME) {
         gaps::here();
         let g = ground.growing();
-        for &(_, piece) in some.iter().filter(|p| movable(p.0)) {
+        for (pool, piece) in some.iter().filter_map(|p| Some((movable(p.0)?, p.1))) {
             let mut add = |part| -> Result<()> {
                 parts.try_reserve(1).map_err(|_| no_host_memory())?;
                 parts.push(part);
@@ -91,24 +104,24 @@ fn shared_wholes(ground: &Ground, all: &[HeapSpace], pieces: &[(usize, Extent)])
             if !ground.config.mapping {
                 let segment = g.segments.of(piece.touched().first).map(|s| s.part);
                 if let Some(whole) = segment.filter(|&s| s != piece) {
-                    add((whole.touched().first, whole.units, piece.units))?;
+                    add((whole.touched().first, whole.units, pool, piece.units))?;
                 }
                 continue;
             }
             let Some(run) = piece.whole() else { continue };
             let cut = g.ties.cut(run).into_iter().filter(|p| !p.is_whole());
             for (tie, part) in cut.filter_map(|p| Some((p.tie?, p.run))) {
-                add((tie.first, tie.count, part.count))?;
+                add((tie.first, tie.count, pool, part.count))?;
             }
         }
     }
     parts.sort_unstable();
     let mut free = Vec::new();
     for of in parts.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
-        let Some(&(first, size, _)) = of.first() else { continue };
-        if of.iter().map(|p| p.2).sum::<u32>() == size {
+        let Some(&(first, size, pool, _)) = of.first() else { continue };
+        if of.iter().map(|p| p.3).sum::<u32>() == size {
             free.try_reserve(1).map_err(|_| no_host_memory())?;
-            free.push(first);
+            free.push(Shared { first, beyond: of.iter().any(|p| p.2 != pool) });
         }
     }
     Ok(free)
@@ -169,14 +182,17 @@ fn free_pieces(ground: &Ground, places: &Places) -> Result<Vec<(usize, Extent)>>
 
 impl Growing<'_> {
     /// Adds a free piece to what its heap has. `shared`: see `shared_wholes`.
-    fn add_piece(&self, h: &mut HeapSpace, piece: Extent, idle: bool, shared: &[u32]) {
+    fn add_piece(&self, h: &mut HeapSpace, piece: Extent, idle: bool, shared: &[Shared]) {
         let mut found = Space { pieces: 1, longest: piece.bytes(), ..Space::default() };
+        let mut beyond = 0;
         let mut add = |run: GranuleRun, tie: Option<GranuleRun>| {
             let count = u64::from(run.count);
             found.granules += count;
             if let Some(tie) = tie {
                 found.tied += count;
                 found.shared += if tie == run { 0 } else { count };
+                let is_beyond = tie != run && shared_at(shared, tie.first).is_some_and(|s| s.beyond);
+                beyond += if is_beyond { count * GRANULE } else { 0 };
                 found.longest_tie = found.longest_tie.max(tie.count.into());
             }
             if idle && !h.pinned {
@@ -188,7 +204,7 @@ impl Growing<'_> {
             None => {}
             Some(run) if self.ties.is_empty() => add(run, None),
             Some(run) => {
-                let is_shared = |tie: GranuleRun| !h.pinned && shared.binary_search(&tie.first).is_ok();
+                let is_shared = |tie: GranuleRun| !h.pinned && shared_at(shared, tie.first).is_some();
                 let goes = |p: &Piece| p.is_whole() || p.tie.is_some_and(is_shared);
                 let parts = self.ties.cut(run).into_iter().filter(goes);
                 parts.for_each(|p| add(p.run, p.tie));
@@ -197,21 +213,29 @@ impl Growing<'_> {
         let goes = match () {
             () if h.pinned => 0,
             () if self.ground.config.mapping => found.granules * GRANULE,
-            () if self.is_whole_segment(piece, shared) => piece.bytes(),
-            () => 0,
+            () => match self.whole_segment(piece, shared) {
+                None => 0,
+                Some(whole) => {
+                    beyond = if whole.beyond { piece.bytes() } else { 0 };
+                    piece.bytes()
+                }
+            },
         };
         found.whole = goes;
+        found.beyond = if h.pinned { 0 } else { beyond };
         found.large = piece.bytes() - goes;
         found.large_pieces = u64::from(found.large > 0);
+        found.beyond_pieces = u64::from(found.large == 0 && found.beyond > 0);
         // Only the ends of a piece are parts of ties: the rest is side by side.
         found.run = found.granules - found.shared;
         h.space.add(&found);
     }
 
-    /// Whether a free piece is a segment, or a part of one that is wholly free in several heaps.
-    fn is_whole_segment(&self, piece: Extent, shared: &[u32]) -> bool {
-        let segment = self.segments.of(piece.touched().first).map(|s| s.part);
-        segment.is_some_and(|s| s == piece || shared.binary_search(&s.touched().first).is_ok())
+    /// The segment that a free piece is, or a part of which it is if that is wholly free in several heaps.
+    fn whole_segment(&self, piece: Extent, shared: &[Shared]) -> Option<Shared> {
+        let segment = self.segments.of(piece.touched().first).map(|s| s.part)?;
+        let first = segment.touched().first;
+        if segment == piece { Some(Shared { first, beyond: false }) } else { shared_at(shared, first) }
     }
 }
 

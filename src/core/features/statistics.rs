@@ -185,10 +185,13 @@ impl<'a> StatisticsCalls<'a> {
         let one_piece = ground.config.mapping && (contiguous || ground.tuned.in_one_piece());
         let s = self.spaces(pool, one_piece)?;
         let (g, own) = (&ground.growing(), s.own);
-        m.inactive_split = now(own.small_pieces + own.large_pieces, own.large_pieces, own.small_pieces);
-        m.inactive_split_bytes = now(own.small + own.large, own.large, own.small);
+        // Where other pools have parts too, nothing goes back with the cache of one pool.
+        let (kept, kept_pieces) = if pool.is_some() { (own.beyond, own.beyond_pieces) } else { (0, 0) };
+        let (large, pieces) = (own.large + kept, own.large_pieces + kept_pieces);
+        m.inactive_split = now(own.small_pieces + pieces, pieces, own.small_pieces);
+        m.inactive_split_bytes = now(own.small + large, large, own.small);
         m.free_bytes = own.free();
-        m.releasable_bytes = own.whole;
+        m.releasable_bytes = own.whole - kept;
         let number = pool.map_or(NO_POOL, |p| p.0);
         // What the pool may still have, from anyone, and what the device may still give.
         let most = g.pool_room(number);
@@ -214,34 +217,34 @@ impl<'a> StatisticsCalls<'a> {
             (with(0), with(room))
         } else {
             let run = s.others.run.min(most / GRANULE) * GRANULE;
-            let cached = s.usable.longest.max(run);
+            // A larger request gets a segment of its own.
+            let cached = s.usable.longest.max(run).min(ground.config.max_chunk);
             // Idle segments go back for one that is large enough: the pool's own ones to respect its limit, any to have the
             // room.
             let idle = s.usable.whole + s.others.whole;
             let room = g.device_room().min(device_free).saturating_add(idle).saturating_sub(over[0]);
             let own = most.saturating_add(s.usable.whole).saturating_sub(over[1]);
-            (cached, cached.max(self.largest_from(room.min(own).min(ground.config.max_alloc))))
+            (cached, cached.max(self.largest_segment(room.min(own).min(ground.config.max_alloc))))
         };
         m.largest_cached_bytes = self.largest_request(cached);
         m.largest_free_bytes = self.largest_request(all);
         Ok(())
     }
 
-    /// [B] of the largest request that a new segment of no more than `bytes` serves; 0: none.
-    fn largest_from(self, bytes: u64) -> u64 {
-        let shape = &self.ground.maps.shape;
-        let step = shape.segment_step();
-        match bytes / step * step {
-            // A smaller tier needs a whole granule for its chunk.
-            bytes if bytes < GRANULE && shape.size(bytes).tier != Tier::Large => 0,
-            bytes => bytes,
-        }
+    /// [B] of the largest new segment for a large request of no more than `bytes`.
+    fn largest_segment(self, bytes: u64) -> u64 {
+        let step = self.ground.maps.shape.segment_step();
+        bytes / step * step
     }
 
-    /// The largest request that is charged no more than `bytes`.
+    /// [B] of the largest request that free memory of `bytes` side by side serves; 0: none.
     fn largest_request(self, bytes: u64) -> u64 {
         let config = &self.ground.config;
-        (bytes / config.min_chunk * config.min_chunk).saturating_sub(config.padding)
+        match bytes / config.min_chunk * config.min_chunk {
+            // A smaller tier needs a whole granule for its chunk.
+            charged if charged < GRANULE && self.ground.maps.shape.size(charged).tier != Tier::Large => 0,
+            charged => charged.saturating_sub(config.padding),
+        }
     }
 
     /// The free memory of all heaps; with `idle` the granules that could go back are listed.

@@ -20,6 +20,10 @@ pub(crate) struct Space {
     pub pieces: u64,
     /// [B] that could go back to the device: whole granules, or whole segments.
     pub whole: u64,
+    /// Those of `whole` that lie in ties or segments of which other pools have parts too.
+    pub beyond: u64,
+    /// Pieces that have some of these.
+    pub beyond_pieces: u64,
     /// [B] the largest piece.
     pub longest: u64,
     /// Whole granules that are free, also within a segment, but not those of a tie that is partly used.
@@ -43,6 +47,8 @@ impl Space {
         self.large_pieces += other.large_pieces;
         self.pieces += other.pieces;
         self.whole += other.whole;
+        self.beyond += other.beyond;
+        self.beyond_pieces += other.beyond_pieces;
         self.longest = self.longest.max(other.longest);
         self.granules += other.granules;
         self.run = self.run.max(other.run);

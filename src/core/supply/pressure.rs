@@ -126,20 +126,26 @@ impl<'a> Search<'a> {
         let (ground, req) = (self.ground, self.req);
         let units = if req.is_large() { req.size.units } else { LARGE_UNITS };
         let mine = req.heap.pool();
-        let fits = |g: &Growing<'_>, parts: &[Taken]| {
-            let others = parts.iter().filter(|t| t.heap.pool() != mine);
+        let fits = |g: &Growing<'_>, parts: &mut dyn Iterator<Item = &Taken>| {
+            let others = parts.filter(|t| t.heap.pool() != mine);
             others.map(|t| g.segments.bytes_of(t.block.part)).sum::<u64>() <= g.pool_room(mine)
         };
+        let inside = |run: Extent, part: Extent| run.off <= part.off && part.end() <= run.end();
         let mut held = {
             let mut g = ground.growing();
             let mut taken = g.take_all_free(ground.heaps_in(None));
             let runs = joined(taken.iter().map(|t| t.block.part));
-            let run = runs.into_iter().filter(|r| r.units >= units).min_by_key(|r| r.units);
-            let inside = |part: Extent| run.is_some_and(|r| r.off <= part.off && part.end() <= r.end());
-            let parts: Vec<Taken> = taken.extract_if(.., |t| inside(t.block.part)).collect();
+            // Sorted by offset, so the parts of a run lie in a row.
+            let parts_of = |run: Extent| {
+                let first = taken.partition_point(|t| t.block.part.off < run.off);
+                taken.iter().skip(first).take_while(move |t| inside(run, t.block.part))
+            };
+            let may_move = |run: &Extent| run.units >= units && fits(&g, &mut parts_of(*run));
+            let run = runs.into_iter().filter(may_move).min_by_key(|r| r.units);
+            let part_of_it = |t: &mut Taken| run.is_some_and(|r| inside(r, t.block.part));
+            let parts: Vec<Taken> = taken.extract_if(.., part_of_it).collect();
             g.return_all(taken);
-            if parts.is_empty() || !fits(&g, &parts) {
-                g.return_all(parts);
+            if parts.is_empty() {
                 return false;
             }
             g.in_transit(parts, Parts::Any)
@@ -147,7 +153,7 @@ impl<'a> Search<'a> {
         let idle = ground.order.sync_device().is_ok();
         let mut g = ground.growing();
         // The limit is checked again: the pool may have grown meanwhile.
-        let moves = idle && fits(&g, &held.taken);
+        let moves = idle && fits(&g, &mut held.taken.iter());
         if moves {
             for t in held.taken.drain(..) {
                 let bytes = g.segments.bytes_of(t.block.part);

@@ -385,3 +385,15 @@ fn what_is_told_of_segments_counts_what_is_free_in_two_heaps_and_whole_units() {
     assert_eq!(b.pond.statistics().full(None, 964 * MIB).unwrap().largest_free_bytes, 0);
     b.finish();
 }
+
+/// What another stream of the pool has serves, also where a run of others that the pool's limit forbids comes first.
+#[test]
+fn a_run_of_others_that_the_limit_forbids_hides_none_that_it_allows() {
+    let mut b = Bench::new(Config { init_alloc: 23 * MIB, realloc: 23 * MIB, ..config(false, 96 * MIB) });
+    let p = b.pond.pool_create(23 * MIB, false).unwrap();
+    b.alloc(PoolId::DEFAULT, Some(0), MIB).unwrap();
+    b.alloc(p, Some(1), MIB).unwrap();
+    assert_eq!(reserved(&b), 46 * MIB);
+    b.alloc(p, Some(0), 21 * MIB).expect("stream 1 has ten granules and a half in one run");
+    b.finish();
+}
