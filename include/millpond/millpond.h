@@ -2443,11 +2443,15 @@ typedef struct millpond_memory_stats {
   uint64_t limit_bytes;
   /** Bytes that are reserved and free for the next request of some size. */
   uint64_t free_bytes;
-  /** Those that could go back to the device: free granules, or segments of which nothing is in use. */
+  /**
+   * Those that could go back to the device: free granules, or segments of which nothing is in use. Of a pool: with its
+   * own cache, so that a segment, or a large handle, of which several pools have free parts counts for none of them.
+   */
   uint64_t releasable_bytes;
   /**
    * The largest request that can be served from what is reserved. Where the device maps, free granules are shown
-   * side by side for it, wherever they are.
+   * side by side for it, wherever they are. What lies beside live blocks in a granule, or in a segment, serves
+   * the stream that has them, so this and the next are what one stream could have, and others perhaps less.
    */
   uint64_t largest_cached_bytes;
   /**

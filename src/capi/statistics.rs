@@ -100,10 +100,12 @@ pub struct millpond_memory_stats {
     pub limit_bytes: u64,
     /// Bytes that are reserved and free for the next request of some size.
     pub free_bytes: u64,
-    /// Those that could go back to the device: free granules, or segments of which nothing is in use.
+    /// Those that could go back to the device: free granules, or segments of which nothing is in use. Of a pool: with its
+    /// own cache, so that a segment, or a large handle, of which several pools have free parts counts for none of them.
     pub releasable_bytes: u64,
     /// The largest request that can be served from what is reserved. Where the device maps, free granules are shown
-    /// side by side for it, wherever they are.
+    /// side by side for it, wherever they are. What lies beside live blocks in a granule, or in a segment, serves
+    /// the stream that has them, so this and the next are what one stream could have, and others perhaps less.
     pub largest_cached_bytes: u64,
     /// The largest request that can be served with what the device says it has beside that, as far as the limits let it
     /// be taken. Nothing is taken to find out, and others may be faster. Large handles move between pools as wholes, so
