@@ -36,6 +36,9 @@ pub(crate) trait Share {
     /// \[B\] that the card has free, if it can be asked.
     fn free(&self) -> Option<u64>;
 
+    /// \[B\] that the card has in all, if that is known.
+    fn total(&self) -> Option<u64>;
+
     /// Gives unused memory back until no more than `keep` bytes are taken, as far as possible.
     fn trim_to(&self, keep: u64) -> Result<()>;
 
@@ -249,9 +252,11 @@ impl Member {
     }
 
     /// Asks others until the card has `need` bytes free, for as long as a request waits. Returns what they gave back, in
-    /// bytes; `None` if they gave nothing and the card still has too little.
+    /// bytes; `None` if they gave nothing and the card still has too little. Nobody is asked for more than the card has beside
+    /// what this member uses: all would give what they have, for nothing.
     pub(crate) fn ask(&self, share: &dyn Share, need: u64) -> Option<u64> {
-        if self.wait.is_zero() {
+        let hopeless = || share.total().is_some_and(|total| need > total.saturating_sub(share.held().1));
+        if self.wait.is_zero() || hopeless() {
             return None;
         }
         let until = Instant::now() + self.wait;

@@ -50,6 +50,8 @@ struct Part<'a> {
     card: &'a Card,
     reserved: Mutex<u64>,
     active: u64,
+    /// What the card has in all, if it says so.
+    total: Option<u64>,
     budget: AtomicU64,
     ended: AtomicBool,
     /// How often it was asked what it has.
@@ -62,6 +64,7 @@ impl<'a> Part<'a> {
             card,
             reserved: Mutex::new(reserved),
             active,
+            total: None,
             budget: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             asked: AtomicUsize::new(0),
@@ -77,6 +80,10 @@ impl Share for Part<'_> {
 
     fn free(&self) -> Option<u64> {
         Some(self.card.0.load(SeqCst))
+    }
+
+    fn total(&self) -> Option<u64> {
+        self.total
     }
 
     fn trim_to(&self, keep: u64) -> Result<()> {
@@ -140,6 +147,20 @@ fn others_give_what_is_missing_and_no_more_the_one_with_the_most_first() {
     assert_eq!(sums, [("me", 0, 100), ("a", 20, 0), ("b", 80, 0)]);
     assert!(told[0].looked_ms.is_none() || told[0].looked_ms < Some(20_000));
     assert_eq!((told[2].reserved_bytes, told[2].unused_bytes, &*told[2].device), (10, 0, "sim:0"));
+}
+
+/// A program at its end asks for more than the card can ever have for it: the others keep what they have.
+#[test]
+fn nobody_gives_for_a_request_that_the_card_cannot_serve() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(10)));
+    let mine = Part { total: Some(100), ..Part::new(&card, 65, 60) };
+    let theirs = Part::new(&card, 25, 5);
+    let (me, other) = (place.join("me", 1, WAIT), place.join("other", 1, WAIT));
+    assert_eq!(while_serving(&[(&other, &theirs)], || me.ask(&mine, 41)), None);
+    assert_eq!((theirs.held().0, card.0.load(SeqCst)), (25, 10));
+    // Whether the other one can give so much, only it can tell.
+    assert_eq!(while_serving(&[(&other, &theirs)], || me.ask(&mine, 40)), Some(20));
+    assert_eq!((theirs.held().0, card.0.load(SeqCst)), (5, 30));
 }
 
 #[test]

@@ -23,12 +23,11 @@ impl Share for Memory {
     }
 
     fn free(&self) -> Option<u64> {
-        let (device, supply) = match &self.how {
-            How::Pooled(p) => (&*p.device, &p.supply),
-            How::Unpooled(u) => (u.device(), u.supply()),
-        };
-        let _call = supply.call().ok()?;
-        device.memory_info().ok().and_then(MemoryInfo::known).map(|info| info.free)
+        self.card().map(|info| info.free)
+    }
+
+    fn total(&self) -> Option<u64> {
+        self.card().map(|info| info.total)
     }
 
     fn trim_to(&self, keep: u64) -> Result<()> {
@@ -41,6 +40,18 @@ impl Share for Memory {
 
     fn check(&self) -> Result<()> {
         self.open().map(drop)
+    }
+}
+
+impl Memory {
+    /// What the card says of its memory, if it can be asked.
+    fn card(&self) -> Option<MemoryInfo> {
+        let (device, supply) = match &self.how {
+            How::Pooled(p) => (&*p.device, &p.supply),
+            How::Unpooled(u) => (u.device(), u.supply()),
+        };
+        let _call = supply.call().ok()?;
+        device.memory_info().ok().and_then(MemoryInfo::known)
     }
 }
 
