@@ -3,8 +3,8 @@
     run.py [WORD]...    those whose name contains one of the words
 
 Loading PyTorch takes three seconds of processor time. Most processes are therefore forked from one that has loaded it and
-done nothing else. A check has a fresh one where it sets variables, which PyTorch reads while it is loaded, and in modules that
-look at what is loaded first (`ALONE`).
+done nothing else. A check has a fresh one where it sets variables of PyTorch's own, which are read while it is loaded; and of
+the modules in which the order of loading may count, some checks have one each (`FRESH`).
 
 The last line is `torch: N passed, N failed, N skipped`.
 """
@@ -23,12 +23,18 @@ HERE = pathlib.Path(__file__).parent
 # Under the pluggable allocator, and under the one of C++.
 MODULES = {"pluggable": ["graphs", "pools", "devices", "switch", "programs", "processor", "vendor", "settings"],
            "native": ["graphs", "devices", "programs", "native", "mempools", "others", "history", "checkpoints", "processes", "upstream", "upstream_streams", "upstream_pools", "settings"]}
-ALONE = ["switch", "settings", "processor"]
+FRESH = ["switch.check_enable_before_anything", "switch.check_enable_after_a_tensor_that_is_gone",
+         "switch.check_the_text_of_out_of_memory", "settings.check_sizes_are_rounded_from_now_on",
+         "processor.check_what_was_there_before_stays_and_may_go", "processor.check_the_workers_of_a_data_loader"]
 LIMIT = int(os.environ.get("MILLPOND_TORCH_CHECK_SECONDS", "240"))  # of a check, some of which run a compiler
 
 
 def checks(module):
     return {name: f for name, f in vars(module).items() if name.startswith("check_") and callable(f)}
+
+
+def needs_fresh(module, name, environment):
+    return f"{module}.{name}" in FRESH or any(variable.startswith("PYTORCH_") for variable in environment)
 
 
 def numbers(release):
@@ -167,9 +173,9 @@ def main(words):
             if numbers(os.environ.get("MILLPOND_TORCH_RELEASE", "9.0")) < numbers(release):
                 print(f"not asked of this release: {full}: {why}", flush=True)
                 continue
-            own = {"MILLPOND_TORCH_CHECK_NATIVE": str(int(how == "native"))}
-            if module in ALONE or hasattr(function, "environment"):
-                status, said = fresh(module, name, {**everywhere, **getattr(function, "environment", {}), **own})
+            own = {**getattr(function, "environment", {}), "MILLPOND_TORCH_CHECK_NATIVE": str(int(how == "native"))}
+            if needs_fresh(module, name, own):
+                status, said = fresh(module, name, {**everywhere, **own})
             else:
                 status, said = server.run(module, name, own)
             result = {0: "passed", 77: "skipped"}.get(status, "failed")
