@@ -61,7 +61,8 @@ room_for() {
     python) echo 800 build/python ;;
     hosts) [ "${MILLPOND_TEST_PADDLE:-}" = none ] || printf '%s\n' "3200 build/paddle" "1050 $caches/millpond/wheels" ;;
     torch)
-      echo 600 target/torch
+      wanted rust || echo 500 target/debug
+      echo 200 target/torch
       for release in ${MILLPOND_TEST_TORCH:-}; do
         venv=${MILLPOND_TORCH_CACHE:-$caches/millpond-torch}/venv-$release
         [ -e "$venv/.done" ] || echo 7000 "$venv"

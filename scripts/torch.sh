@@ -135,13 +135,16 @@ if newer "$driver/libnvidia-ml.so.1" torch/shim/nvml.cpp; then
   g++ $flags -shared -Wl,-soname,libnvidia-ml.so.1 -o "$driver/libnvidia-ml.so.1" torch/shim/nvml.cpp
 fi
 
-# Optimised a little: these programs allocate much.
+# What the Rust tests have built already: with debug checks, and optimised a little, for these programs allocate much.
 need_rust
-CARGO_TARGET_DIR=$made/cargo CARGO_PROFILE_DEV_OPT_LEVEL=1
-export CARGO_TARGET_DIR CARGO_PROFILE_DEV_OPT_LEVEL
-fakecuda/stage.sh "$driver"
-cargo rustc --quiet --locked -p millpond --lib --crate-type staticlib
-archive=$made/cargo/debug/libmillpond.a
+fakecuda/stage.sh --as-tests "$driver"
+built=${CARGO_TARGET_DIR:-target}/debug
+archive=$made/libmillpond.a
+if newer "$archive" "$built/libmillpond.rlib"; then
+  echo 'pub extern crate millpond;' >"$made/archive.rs"
+  rustc --edition 2024 --crate-type staticlib --extern "millpond=$built/libmillpond.rlib" -L "dependency=$built/deps" \
+    -o "$archive" "$made/archive.rs"
+fi
 if [ -z "$library" ]; then
   library=$PWD/$made/libmillpond-torch.so
   if newer "$library" "$archive" || newer "$library" torch || newer "$library" torch/python/millpond_torch || newer "$library" include/millpond; then
@@ -149,7 +152,6 @@ if [ -z "$library" ]; then
       "-Wl,--version-script=torch/exports.map" "$archive" -lpthread -ldl -lm
   fi
 fi
-unset CARGO_TARGET_DIR CARGO_PROFILE_DEV_OPT_LEVEL
 
 # The wheel's libraries find their own libcudart first, by an RPATH; so the shim is preloaded.
 export LD_LIBRARY_PATH="$PWD/$driver" PATH="$venv/bin:$PATH" PYTHONPATH="$PWD/torch/python"
