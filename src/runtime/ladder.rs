@@ -7,7 +7,9 @@
 
 use crate::base::biased::Name;
 use crate::base::error::{Code, Error, Result};
-use crate::core::{AtHeapDoor, EnteredHeap, Fast, Freed, Heap, HeapEntry, Outside, PoolId, Reused, UNORDERED};
+use crate::core::{
+    AtHeapDoor, EnteredHeap, Fast, Freed, Heap, HeapEntry, Outside, PoolId, Reused, UNORDERED,
+};
 use crate::device::StreamId;
 use crate::runtime::device::state::DeviceState;
 #[cfg(doc)]

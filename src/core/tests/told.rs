@@ -63,7 +63,9 @@ fn what_is_told_of_free_memory_holds() {
                         None
                     }
                 };
-                wrong.extend(is_wrong.map(|e| format!("{source:?}, round {round}, step {step}, {pool:?}: {e}")));
+                wrong.extend(
+                    is_wrong.map(|e| format!("{source:?}, round {round}, step {step}, {pool:?}: {e}")),
+                );
             }
             b.finish();
         }

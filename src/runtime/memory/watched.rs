@@ -11,7 +11,9 @@ use crate::base::biased::Name;
 use crate::base::clock;
 use crate::base::error::{Error, Result};
 use crate::base::ring::Ring;
-use crate::core::{AtHeapDoor, Fast, Freed, Freeing, Heap, Noted, OomMissing, OomReport, PoolId, PoolRef, Restored};
+use crate::core::{
+    AtHeapDoor, Fast, Freed, Freeing, Heap, Noted, OomMissing, OomReport, PoolId, PoolRef, Restored,
+};
 use crate::device::StreamId;
 use crate::runtime::memory::handle_cache;
 use crate::runtime::oom::explain::Asked;
