@@ -42,7 +42,7 @@ mod seat;
 
 pub use parts::{Biased, Name, OwnerGuard, Seat};
 use parts::{Guarded, INSIDE};
-pub use seat::{AtDoor, Entry, FastGuard, FastPath};
+pub use seat::{Entry, FastGuard, FastPath, Seated};
 
 /// A thread that enters more often than this in a row becomes the owner; doubled by each revocation.
 const STREAK: u32 = if cfg!(loom) { 1 } else { 32 };

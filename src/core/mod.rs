@@ -86,7 +86,7 @@ pub use types::{
 };
 pub use units::GranuleRun;
 pub(crate) use {
-    heap::{AtHeapDoor, EnteredHeap, Fast, Heap, HeapEntry, HeapPath, Noted, Notes, Outside, Reused},
+    heap::{EnteredHeap, Fast, Heap, HeapEntry, HeapPath, Noted, Notes, Outside, Reused, SeatedAtHeap},
     ladder::{Freed, Got},
     supply::Trials,
     units::GRANULE,

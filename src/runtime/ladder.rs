@@ -8,7 +8,7 @@
 use crate::base::biased::Name;
 use crate::base::error::{Code, Error, Result};
 use crate::core::{
-    AtHeapDoor, EnteredHeap, Fast, Freed, Heap, HeapEntry, Outside, PoolId, Reused, UNORDERED,
+    EnteredHeap, Fast, Freed, Heap, HeapEntry, Outside, PoolId, Reused, SeatedAtHeap, UNORDERED,
 };
 use crate::device::StreamId;
 use crate::runtime::device::state::DeviceState;
@@ -96,12 +96,12 @@ macro_rules! out_of_line {
 
 // `answer` of the C API is an out pointer, which is the fourth argument of all of them, as it is of the caller: so it stays
 // where it is.
-out_of_line!(alloc_by_other_name => alloc_noted, u64, bytes: u64, stream: StreamId; door: AtHeapDoor);
+out_of_line!(alloc_by_other_name => alloc_noted, u64, bytes: u64, stream: StreamId; seated: SeatedAtHeap);
 out_of_line!(alloc_by_number => alloc_found, u64, bytes: u64, stream: StreamId;);
 out_of_line!(alloc_almost_noted => complete_noted, u64, bytes: u64, stream: StreamId; block: Reused, heap: &'static Heap);
 out_of_line!(alloc_on => alloc_rest, u64, bytes: u64, stream: StreamId; heap: Option<&'static Heap>);
 out_of_line!(alloc_complete => complete_fast, u64, block: Reused; heap: &'static Heap);
-out_of_line!(free_by_other_name => free_noted, (), addr: u64, stream: StreamId; door: AtHeapDoor);
+out_of_line!(free_by_other_name => free_noted, (), addr: u64, stream: StreamId; seated: SeatedAtHeap);
 out_of_line!(free_by_number => free_found, (), addr: u64, stream: StreamId;);
 
 /// Allocates memory for work queued on `stream` from now on. 0 bytes give address 0. `answer` converts the result.
@@ -115,7 +115,7 @@ pub(crate) fn alloc<C: Caller, A>(
     let name = [caller.number(), stream];
     let heap = match fast_paths::find(name).enter_or_stay(name) {
         HeapEntry::Open(heap) => heap,
-        HeapEntry::OtherName(door) => return alloc_by_other_name(caller, bytes, stream, answer, door),
+        HeapEntry::OtherName(seated) => return alloc_by_other_name(caller, bytes, stream, answer, seated),
         HeapEntry::Elsewhere => return alloc_by_number(caller, bytes, stream, answer),
     };
     match heap.alloc(bytes) {
@@ -137,10 +137,10 @@ fn alloc_noted<C: Caller, A>(
     bytes: u64,
     stream: StreamId,
     answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
-    door: AtHeapDoor,
+    seated: SeatedAtHeap,
 ) -> A {
     let name = fast_paths::noted([caller.number(), stream]);
-    match watched::alloc_noted(door, name, bytes, stream) {
+    match watched::alloc_noted(seated, name, bytes, stream) {
         Some(Fast::Block(addr)) => answer(Ok(addr)),
         Some(Fast::Almost(block, heap, _)) => alloc_almost_noted(caller, bytes, stream, answer, block, heap),
         Some(Fast::Missed(..)) | None => alloc_by_number(caller, bytes, stream, answer),
@@ -375,7 +375,7 @@ pub(crate) fn free<C: Caller, A>(
     let name = [caller.number(), stream];
     let heap = match fast_paths::find(name).enter_or_stay(name) {
         HeapEntry::Open(heap) => heap,
-        HeapEntry::OtherName(door) => return free_by_other_name(caller, addr, stream, answer, door),
+        HeapEntry::OtherName(seated) => return free_by_other_name(caller, addr, stream, answer, seated),
         HeapEntry::Elsewhere => return free_by_number(caller, addr, stream, answer),
     };
     match heap.free(addr) {
@@ -391,10 +391,10 @@ fn free_noted<C: Caller, A>(
     addr: u64,
     stream: StreamId,
     answer: impl Fn(Result<(), C::Failure>) -> A + Copy,
-    door: AtHeapDoor,
+    seated: SeatedAtHeap,
 ) -> A {
     let name = fast_paths::noted([caller.number(), stream]);
-    match watched::free_noted(door, name, addr, stream) {
+    match watched::free_noted(seated, name, addr, stream) {
         true => answer(Ok(())),
         false => free_by_number(caller, addr, stream, answer),
     }

@@ -60,7 +60,7 @@ fn a_second_name_lets_nobody_in_beside_another() {
         for _ in 0..2 {
             let entered = path.and_then(|d| match d.enter_or_stay(NAME) {
                 Entry::Open(_) => panic!("it has another name"),
-                Entry::OtherName(door) => door.enter(OTHER),
+                Entry::OtherName(seated) => seated.enter(OTHER),
                 Entry::Elsewhere => None,
             });
             match entered {

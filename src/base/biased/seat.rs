@@ -242,7 +242,7 @@ impl<'a, T, W> FastPath<'a, T, W> {
     pub fn enter_or_stay(self, name: Name) -> Entry<'a, T, W> {
         match self.0.enter_by(name) {
             Entering::Open => Entry::Open(FastGuard::of(self.0)),
-            Entering::OtherName => Entry::OtherName(AtDoor(self.0)),
+            Entering::OtherName => Entry::OtherName(Seated(self.0)),
             Entering::Elsewhere => Entry::Elsewhere,
         }
     }
@@ -254,7 +254,7 @@ pub enum Entry<'a, T, W> {
     /// The lock is taken.
     Open(FastGuard<'a, T, W>),
     /// The fast path is the calling thread's own, but not open under this name.
-    OtherName(AtDoor<'a, T, W>),
+    OtherName(Seated<'a, T, W>),
     /// It is another thread's, or the thread holds the lock already.
     Elsewhere,
 }
@@ -262,9 +262,9 @@ pub enum Entry<'a, T, W> {
 /// The calling thread is in its seat, but does not have the lock: the fast path is not open under the name that it has
 /// tried. It leaves when this is dropped. Others wait for it.
 #[derive(Debug)]
-pub struct AtDoor<'a, T, W>(&'a Seat<T, W>);
+pub struct Seated<'a, T, W>(&'a Seat<T, W>);
 
-impl<'a, T, W> AtDoor<'a, T, W> {
+impl<'a, T, W> Seated<'a, T, W> {
     /// Takes the lock, if the fast path is open under this name.
     #[inline(always)]
     pub fn enter(self, name: Name) -> Option<FastGuard<'a, T, W>> {
@@ -277,7 +277,7 @@ impl<'a, T, W> AtDoor<'a, T, W> {
     }
 }
 
-impl<T, W> Drop for AtDoor<'_, T, W> {
+impl<T, W> Drop for Seated<'_, T, W> {
     #[inline(always)]
     fn drop(&mut self) {
         self.0.leave();

@@ -11,7 +11,7 @@ use super::super::desc::{Desc, GranuleUse, Id, UseRecord};
 use super::super::shape::{Class, large_units};
 use super::super::units::LARGE_SHIFT;
 use super::{Heap, HeapState, LockedHeap, Notes, OwnedHeap, Way};
-use crate::base::biased::{AtDoor, Entry, FastGuard, FastPath, Name};
+use crate::base::biased::{Entry, FastGuard, FastPath, Name, Seated};
 use crate::base::ring::Ring;
 use crate::base::sync::levels::HeldLock;
 use crate::locks;
@@ -27,18 +27,18 @@ pub(crate) type HeapSeat = crate::base::biased::Seat<HeapState, Way>;
 /// A heap that the calling thread has entered by the fast path.
 pub(crate) type EnteredHeap = LockedHeap<'static, FastGuard<'static, HeapState, Way>>;
 
-/// A thread at the door of a heap: it has a fast path, which is not open under the name that it has tried.
-pub(crate) struct AtHeapDoor(AtDoor<'static, HeapState, Way>);
+/// A thread in its seat of a heap, to which it has a fast path that is not open under the name that it has tried.
+pub(crate) struct SeatedAtHeap(Seated<'static, HeapState, Way>);
 
 /// What a thread finds that tries to enter a heap by a fast path.
 pub(crate) enum HeapEntry {
     Open(EnteredHeap),
-    OtherName(AtHeapDoor),
+    OtherName(SeatedAtHeap),
     /// The path is another thread's, or none.
     Elsewhere,
 }
 
-impl AtHeapDoor {
+impl SeatedAtHeap {
     /// Enters the heap, if the fast path is open under this name.
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
@@ -85,11 +85,12 @@ impl EnteredHeap {
 
     /// The same for a caller that has a second name.
     #[inline(always)]
+    #[cfg_attr(loom, expect(dead_code, reason = "no model has the table of fast paths"))]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn by_or_stay(path: HeapPath, name: Name) -> HeapEntry {
         match path.enter_or_stay(name) {
             Entry::Open(state) => HeapEntry::Open(EnteredHeap::of(state)),
-            Entry::OtherName(door) => HeapEntry::OtherName(AtHeapDoor(door)),
+            Entry::OtherName(seated) => HeapEntry::OtherName(SeatedAtHeap(seated)),
             Entry::Elsewhere => HeapEntry::Elsewhere,
         }
     }

@@ -12,7 +12,7 @@ use crate::base::clock;
 use crate::base::error::{Error, Result};
 use crate::base::ring::Ring;
 use crate::core::{
-    AtHeapDoor, Fast, Freed, Freeing, Heap, Noted, OomMissing, OomReport, PoolId, PoolRef, Restored,
+    Fast, Freed, Freeing, Heap, Noted, OomMissing, OomReport, PoolId, PoolRef, Restored, SeatedAtHeap,
 };
 use crate::device::StreamId;
 use crate::runtime::memory::handle_cache;
@@ -105,21 +105,21 @@ fn now_by(thread: NonZero<u32>) -> (u64, u32) {
 /// `None`: nothing was done. The thread is asked each time: what its token has opened stays open for the next thread whom
 /// the system gives that token.
 #[inline(always)]
-pub(crate) fn alloc_noted(door: AtHeapDoor, name: Name, bytes: u64, stream: StreamId) -> Option<Fast> {
+pub(crate) fn alloc_noted(seated: SeatedAtHeap, name: Name, bytes: u64, stream: StreamId) -> Option<Fast> {
     let thread = known_thread_number()?;
     let note = |ring: &Ring, noted| ring.push_short(&words_at(now_by(thread), Quick::Alloc, noted, stream));
-    Some(door.enter(name)?.alloc_noted(bytes, note))
+    Some(seated.enter(name)?.alloc_noted(bytes, note))
 }
 
 /// Frees a block on the fast path, and notes that. `false`: nothing was done.
 #[inline(always)]
-pub(crate) fn free_noted(door: AtHeapDoor, name: Name, addr: u64, stream: StreamId) -> bool {
+pub(crate) fn free_noted(seated: SeatedAtHeap, name: Name, addr: u64, stream: StreamId) -> bool {
     let Some(thread) = known_thread_number() else { return false };
     // At once: no stream but the block's own has used it.
     let note = |ring: &Ring, position, noted| {
         ring.put_short(position, &words_at(now_by(thread), Quick::Free, noted, stream));
     };
-    door.enter(name).is_some_and(|heap| heap.free_noted(addr, note))
+    seated.enter(name).is_some_and(|heap| heap.free_noted(addr, note))
 }
 
 impl Watchers<'_> {
