@@ -82,29 +82,19 @@ impl<T, W> Seat<T, W> {
     fn enter_by(&self, name: Name) -> Entering {
         let me = thread_token();
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-        {
-            // As below; a compiler does not compare with an atomic in memory. This processor orders loads among
-            // themselves as Acquire does.
-            // SAFETY: `word` and `name` are the first three words of the seat, as `repr(C)` has it.
-            unsafe {
-                std::arch::asm!(
-                    "cmp qword ptr [{seat}], {me}",
-                    "jne {not_mine}",
-                    "inc qword ptr [{seat}]",
-                    "cmp qword ptr [{seat} + 8], {first}",
-                    "jne {other}",
-                    "cmp qword ptr [{seat} + 16], {second}",
-                    "jne {other}",
-                    seat = in(reg) self,
-                    me = in(reg) me,
-                    first = in(reg) name[0],
-                    second = in(reg) name[1],
-                    not_mine = label { return Entering::Elsewhere },
-                    other = label { return Entering::OtherName },
-                    options(nostack),
-                );
-            }
-            Entering::Open
+        // As below; a compiler does not compare with an atomic in memory. This processor orders loads among
+        // themselves as Acquire does.
+        // SAFETY: `word` is the first word of the seat, as `repr(C)` has it.
+        unsafe {
+            std::arch::asm!(
+                "cmp qword ptr [{seat}], {me}",
+                "jne {not_mine}",
+                "inc qword ptr [{seat}]",
+                seat = in(reg) self,
+                me = in(reg) me,
+                not_mine = label { return Entering::Elsewhere },
+                options(nostack),
+            );
         }
         #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
         {
@@ -113,10 +103,10 @@ impl<T, W> Seat<T, W> {
             }
             self.enter();
             barrier::light();
-            match self.opened_under(name) {
-                true => Entering::Open,
-                false => Entering::OtherName,
-            }
+        }
+        match self.opened_under(name) {
+            true => Entering::Open,
+            false => Entering::OtherName,
         }
     }
 
@@ -125,7 +115,7 @@ impl<T, W> Seat<T, W> {
     fn opened_under(&self, name: Name) -> bool {
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
         {
-            // As in `enter_by`.
+            // As in `enter_by`. Not `readonly`: a compiler must not read what the lock guards before the name is compared.
             // SAFETY: `name` is the second and third word of the seat, as `repr(C)` has it.
             unsafe {
                 std::arch::asm!(
@@ -137,7 +127,7 @@ impl<T, W> Seat<T, W> {
                     first = in(reg) name[0],
                     second = in(reg) name[1],
                     other = label { return false },
-                    options(nostack, readonly),
+                    options(nostack),
                 );
             }
             true
