@@ -463,6 +463,7 @@ TEST_F(Cpp, StatisticsAreToldByClassNameStreamAndAsText) {
   ASSERT_EQ(1u, pool.stream_stats().size());
   EXPECT_EQ(2u, pool.stream_stats()[0].block_count);
   EXPECT_EQ(stream.get(), pool.stream_stats()[0].stream);
+  EXPECT_EQ(2u, pool.stream_stats()[0].peak_count);
   EXPECT_FALSE(device_.stream_stats().empty());
   pool.reset_accumulated();
   EXPECT_EQ(0u, pool.memory_stats().allocation.all.allocated);

@@ -2536,6 +2536,16 @@ typedef struct millpond_stream_stats {
   uint64_t total_count;
   /** Their bytes after rounding. */
   uint64_t total_bytes;
+  /**
+   * The maximum of `block_count` since the peaks were reset, or since the stream began to use the pool. It is exact in a
+   * list of one pool; in a list of the device it is the sum over the pools that the stream uses, whose peaks need not
+   * lie at the same time. With `has_stream` 0 it is a sum likewise. 0 without pooling.
+   */
+  uint64_t peak_count;
+  /** The same of `requested_bytes`. */
+  uint64_t peak_requested_bytes;
+  /** The same of `allocated_bytes`. */
+  uint64_t peak_allocated_bytes;
 } millpond_stream_stats;
 
 /**

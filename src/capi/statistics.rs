@@ -189,6 +189,14 @@ pub struct millpond_stream_stats {
     pub total_count: u64,
     /// Their bytes after rounding.
     pub total_bytes: u64,
+    /// The maximum of `block_count` since the peaks were reset, or since the stream began to use the pool. It is exact in a
+    /// list of one pool; in a list of the device it is the sum over the pools that the stream uses, whose peaks need not
+    /// lie at the same time. With `has_stream` 0 it is a sum likewise. 0 without pooling.
+    pub peak_count: u64,
+    /// The same of `requested_bytes`.
+    pub peak_requested_bytes: u64,
+    /// The same of `allocated_bytes`.
+    pub peak_allocated_bytes: u64,
 }
 
 /// The names of a struct's numbers, in the order in which they lie there.

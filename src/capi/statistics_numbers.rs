@@ -99,6 +99,9 @@ impl From<&StreamStats> for millpond_stream_stats {
             free_bytes: s.free_bytes,
             total_count: s.total_blocks,
             total_bytes: s.total_bytes,
+            peak_count: s.peak_blocks,
+            peak_requested_bytes: s.peak_requested_bytes,
+            peak_allocated_bytes: s.peak_allocated_bytes,
         }
     }
 }

@@ -271,6 +271,13 @@ impl<'a> Accounts<'a> {
                 a.raise();
             }
         });
+        let mut all = Vec::with_capacity(self.ground.heaps().count() as usize + 8);
+        self.ground.lock_all(&mut all);
+        for h in all.iter_mut().filter(|h| pool.is_none_or(|p| p.0 == h.heap.pool())) {
+            self.blocks.drain(h);
+            h.counters.reset_highest();
+        }
+        drop(all);
         growth.account.reset_peaks(pool.map(|p| p.0));
         Ok(())
     }

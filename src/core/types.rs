@@ -146,6 +146,13 @@ pub struct StreamStats {
     pub total_blocks: u64,
     /// See `total_blocks`.
     pub total_bytes: u64,
+    /// The peaks of `blocks` and their bytes since the peaks were reset, each for itself: exact for a stream in one pool,
+    /// and the sum of that over pools. 0 without pooling.
+    pub peak_blocks: u64,
+    /// See `peak_blocks`.
+    pub peak_requested_bytes: u64,
+    /// See `peak_blocks`.
+    pub peak_allocated_bytes: u64,
 }
 
 /// What is known of one live block.

@@ -402,6 +402,18 @@ fn oversize_blocks_and_segments_are_counted_while_they_live() {
 
 // ---- streams ---------------------------------------------------------------------------------------------------
 
+/// What each stream has, `room` of them at most, and how many there are.
+fn list_streams(d: Device, pool: Option<Pool>, room: usize) -> (Vec<millpond_stream_stats>, usize) {
+    let pool = pool.map_or(null(), |p| ptr::<millpond_pool>(p.0).cast_const());
+    let mut all: Vec<millpond_stream_stats> = Vec::with_capacity(room.max(1));
+    let (mut count, size) = (0, size_of::<millpond_stream_stats>());
+    let to = all.as_mut_ptr();
+    outcome(unsafe { millpond_device_list_stream_stats(ptr(d.0), pool, to, size, room, &mut count) })
+        .unwrap();
+    unsafe { all.set_len(count.min(room)) };
+    (all, count)
+}
+
 #[test]
 fn each_stream_is_told_what_it_has() {
     apart(|| {
@@ -414,19 +426,8 @@ fn each_stream_is_told_what_it_has() {
         record_stream(c, t).unwrap();
         pool.free(c, s).unwrap();
         let other = d.default_pool().alloc(500, s).unwrap();
-        let list = |pool: Option<Pool>, room: usize| {
-            let pool = pool.map_or(null(), |p| ptr::<millpond_pool>(p.0).cast_const());
-            let mut all: Vec<millpond_stream_stats> = Vec::with_capacity(room.max(1));
-            let mut count = 0;
-            let size = size_of::<millpond_stream_stats>();
-            let to = all.as_mut_ptr();
-            outcome(unsafe { millpond_device_list_stream_stats(ptr(d.0), pool, to, size, room, &mut count) })
-                .unwrap();
-            unsafe { all.set_len(count.min(room)) };
-            (all, count)
-        };
-        assert_eq!(list(None, 0).1, 2);
-        let (all, count) = list(Some(pool), 10);
+        assert_eq!(list_streams(d, None, 0).1, 2);
+        let (all, count) = list_streams(d, Some(pool), 10);
         assert_eq!(count, 2);
         let of = |stream: Stream| *all.iter().find(|r| r.stream.addr() == stream.0).unwrap();
         assert_eq!((of(s).block_count, of(s).requested_bytes, of(s).waiting_count), (1, MIB as u64, 1));

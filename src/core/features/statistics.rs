@@ -160,10 +160,10 @@ impl<'a> StatisticsCalls<'a> {
             for h in locked.iter_mut().filter(|h| wanted(h.heap.pool())) {
                 Blocks::of(ground).drain(h);
                 let (now, waiting) = (h.counters.current()[ALL], h.counters.waiting()[ALL]);
-                counted.push((h.heap, now, waiting, h.counters.totals()[ALL]));
+                counted.push((h.heap, now, waiting, h.counters.totals()[ALL], h.counters.highest()));
             }
         }
-        for (heap, now, waiting, total) in counted.into_iter().filter(|c| c.3[2] > 0) {
+        for (heap, now, waiting, total, peak) in counted.into_iter().filter(|c| c.3[2] > 0) {
             let s = all.entry(owner(ground, heap).stream).or_default();
             s.blocks += now[2] as u64;
             s.requested_bytes += now[1] as u64;
@@ -172,6 +172,9 @@ impl<'a> StatisticsCalls<'a> {
             s.waiting_bytes += waiting[0] as u64;
             s.total_blocks = s.total_blocks.saturating_add(u64::try_from(total[2]).unwrap_or(u64::MAX));
             s.total_bytes = s.total_bytes.saturating_add(u64::try_from(total[0]).unwrap_or(u64::MAX));
+            s.peak_blocks += peak[2] as u64;
+            s.peak_requested_bytes += peak[1] as u64;
+            s.peak_allocated_bytes += peak[0] as u64;
         }
         let named = |(&stream, s): (&Option<u64>, &StreamStats)| StreamStats { stream, ..*s };
         Ok(all.iter().map(named).filter(|s| s.total_blocks > 0 || s.free_bytes > 0).collect())

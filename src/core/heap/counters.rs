@@ -12,6 +12,9 @@
 //! or, after the first step of a request, under the next lock (`take_more_of_all`). So the classes can take turns
 //! without the ledger, as they do in a program that stays close to its peak. The ledger is asked when both together
 //! have used up what they may have.
+//!
+//! What both together are dealt never exceeds the heap's own peak (`highest`) either. So a heap that passes it takes more
+//! first, whatever the ledger has given it, and the peak is raised then. It is that of a stream in a pool.
 
 use super::super::shape::Class;
 use crate::base::sync::Word;
@@ -53,7 +56,9 @@ pub(crate) struct Counters {
     most: Grid,
     /// The maximum that was allocated here whenever somebody checked.
     peak: Grid,
-    /// The same of freed blocks that wait: charged bytes, requested bytes, blocks.
+    /// The maximum that both classes together had since it was reset, or since the heap has served its stream. Exact.
+    highest: Triple,
+    /// Charged bytes, requested bytes and blocks that are freed and wait.
     waiting: [Triple; 2],
     /// The value of `total` when it was last folded, and the sum of all that was folded.
     folded_at: [Triple; 2],
@@ -119,6 +124,7 @@ impl Counters {
     /// Lets the heap allocate `room` more than it has now before it must ask.
     pub(crate) fn set_room(&mut self, room: Grid) {
         let now = self.current();
+        self.note_highest();
         self.most = std::array::from_fn(|k| std::array::from_fn(|d| now[k][d] + room[k][d]));
         (0..3).for_each(|d| self.deal([now[SMALL][d], now[LARGE][d]], d, None));
     }
@@ -140,6 +146,7 @@ impl Counters {
                 continue;
             }
             let now = [self.now(SMALL, d), self.now(LARGE, d)];
+            self.highest[d] = self.highest[d].max(now[SMALL] + now[LARGE]);
             let fits = now[SMALL] <= self.most[SMALL][d] && now[LARGE] <= self.most[LARGE][d];
             if !(fits && now[SMALL] + now[LARGE] <= self.most[ALL][d]) {
                 return true;
@@ -154,7 +161,8 @@ impl Counters {
     fn deal(&mut self, now: [i64; 2], d: usize, asks: Option<usize>) {
         let wants = std::array::from_fn(|c| self.most[c][d] - now[c]);
         let needs = std::array::from_fn(|c| (self.peak[c][d] - now[c]).max(0));
-        let parts = split(self.most[ALL][d] - now[SMALL] - now[LARGE], wants, needs, asks);
+        let most = self.most[ALL][d].min(self.highest[d]);
+        let parts = split(most - now[SMALL] - now[LARGE], wants, needs, asks);
         for (c, part) in parts.into_iter().enumerate() {
             self.words[c].left[d].set(part);
             self.ceiling[c][d] = now[c] + part;
@@ -178,6 +186,33 @@ impl Counters {
         let totals = self.totals();
         *self = Counters::default();
         totals
+    }
+
+    /// Peaks of what both classes together had, of each quantity for itself.
+    pub(crate) fn highest(&mut self) -> Triple {
+        self.note_highest();
+        self.highest
+    }
+
+    /// The peaks of [`highest`](Self::highest) are what is allocated now.
+    pub(crate) fn reset_highest(&mut self) {
+        self.highest = self.current()[ALL];
+        self.deal_again();
+    }
+
+    fn note_highest(&mut self) {
+        let now = self.current()[ALL];
+        (0..3).for_each(|d| self.highest[d] = self.highest[d].max(now[d]));
+    }
+
+    /// Deals again what exceeds the heap's own peak. If a class has used up its part, that follows anyway.
+    fn deal_again(&mut self) {
+        for d in 0..3 {
+            let used_up = self.words.iter().any(|w| w.left[d].get() < 0);
+            if !used_up && self.ceiling[SMALL][d] + self.ceiling[LARGE][d] > self.highest[d] {
+                self.deal([self.now(SMALL, d), self.now(LARGE, d)], d, None);
+            }
+        }
     }
 
     /// Charged bytes, requested bytes and number of the freed blocks that wait, of each class and of both.
@@ -270,6 +305,7 @@ impl Counters {
         self.move_ceilings(class, back);
         let w = &mut self.words[class as usize];
         w.left.iter_mut().zip(back).for_each(|(left, n)| left.add(n));
+        self.deal_again();
     }
 
     /// `less` is what no longer waits and may be allocated again; negative for what begins to wait.
@@ -357,6 +393,51 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_peak_of_both_classes_is_exact_whatever_room_there_is(
+            steps in prop::collection::vec((0u8..9, any::<bool>(), 1u64..100), 1..300)
+        ) {
+            let mut c = Counters::default();
+            let (mut live, mut waiting): (Vec<(Class, u64)>, Vec<(Class, u64)>) = Default::default();
+            let (mut now, mut peak) = (Triple::default(), Triple::default());
+            for (what, small, n) in steps {
+                let class = if small { Class::Small } else { Class::Large };
+                let rooms = room([n as i64 * 3, n as i64, 2]);
+                match what {
+                    0..=3 => {
+                        live.push((class, n));
+                        now = [now[0] + 2 * n as i64, now[1] + n as i64, now[2] + 1];
+                        peak = std::array::from_fn(|d| peak[d].max(now[d]));
+                        if c.count_in(class, 2 * n, n) {
+                            c.set_room(rooms);
+                        }
+                    }
+                    4..=6 => {
+                        let Some((class, n)) = live.pop() else { continue };
+                        now = [now[0] - 2 * n as i64, now[1] - n as i64, now[2] - 1];
+                        if what == 4 {
+                            c.count_out_to_wait(class, 2 * n, n);
+                            waiting.push((class, n));
+                        } else {
+                            c.count_out(class, 2 * n, n);
+                        }
+                    }
+                    7 => {
+                        let Some((class, n)) = waiting.pop() else { continue };
+                        c.count_back(class, 2 * n, n);
+                    }
+                    _ if n < 50 => c.set_room(rooms),
+                    _ => {
+                        prop_assert_eq!(c.highest(), peak);
+                        c.reset_highest();
+                        peak = now;
+                    }
+                }
+                prop_assert_eq!(c.current()[ALL], now);
+            }
+            prop_assert_eq!(c.highest(), peak);
+        }
+
         #[test]
         fn parts_never_pass_what_there_is(
             free in 0i64..1 << 40, wants: [u32; 2], needs: [u32; 2], asks in prop::option::of(0usize..2)

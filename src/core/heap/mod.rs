@@ -461,6 +461,7 @@ impl LockedHeap<'_> {
         self.state.close_fast_path();
         self.state.served = self.maps().shape.served();
         self.state.reviving = reviving(self.heap.index, live_flags);
+        self.state.counters.reset_highest();
         self.state.stream = stream;
         let before = self.heap.pool.swap(pool, Relaxed);
         self.heap.stream.store(id, Relaxed);

@@ -199,7 +199,7 @@ impl Page {
     }
 
     fn streams(&mut self, all: &[StreamStats]) {
-        const HELP: [&str; 9] = [
+        const HELP: [&str; 12] = [
             "Live blocks of the stream",
             "Live blocks of the stream as they were asked for",
             "Live blocks of the stream after rounding",
@@ -209,6 +209,9 @@ impl Page {
             "Free pieces that serve the stream first",
             "Blocks of the stream, all that were added",
             "Blocks of the stream after rounding, all that were added",
+            "Peak of the live blocks of the stream",
+            "Peak of the live blocks of the stream as they were asked for",
+            "Peak of the live blocks of the stream after rounding",
         ];
         for (i, help) in HELP.into_iter().enumerate() {
             let name = format!("stream_{}", stream_values(&StreamStats::default())[i].0);

@@ -80,7 +80,7 @@ pub(super) const TAG_FLOWS: [TagFlow; 11] = {
 };
 
 /// What is told of a stream: the names are the same in JSON and for Prometheus.
-pub(super) fn stream_values(s: &StreamStats) -> [(&'static str, u64); 9] {
+pub(super) fn stream_values(s: &StreamStats) -> [(&'static str, u64); 12] {
     [
         ("blocks", s.blocks),
         ("requested_bytes", s.requested_bytes),
@@ -91,5 +91,8 @@ pub(super) fn stream_values(s: &StreamStats) -> [(&'static str, u64); 9] {
         ("free_bytes", s.free_bytes),
         ("added_blocks_total", s.total_blocks),
         ("added_bytes_total", s.total_bytes),
+        ("peak_blocks", s.peak_blocks),
+        ("peak_requested_bytes", s.peak_requested_bytes),
+        ("peak_allocated_bytes", s.peak_allocated_bytes),
     ]
 }

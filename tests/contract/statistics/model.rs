@@ -39,6 +39,13 @@ impl Book {
     }
 }
 
+/// What a stream has of a pool: live blocks, requested bytes and charged bytes, and their peaks.
+#[derive(Clone, Copy, Default, Debug, PartialEq)]
+struct OfStream {
+    now: [i64; 3],
+    peak: [i64; 3],
+}
+
 struct Live {
     at: usize,
     charged: i64,
@@ -54,6 +61,8 @@ struct Model {
     pools: Vec<Pool>,
     /// Of the device, and of each pool.
     books: Vec<Book>,
+    /// Of each pool, by stream.
+    streams: Vec<BTreeMap<usize, OfStream>>,
     waiting: Vec<Live>,
 }
 
@@ -67,9 +76,19 @@ impl Model {
         for (quantity, by) in [1, 1, b.charged, b.charged, b.requested].into_iter().enumerate() {
             self.change(b, quantity, by);
         }
+        self.change_stream(b, 1);
+    }
+
+    fn change_stream(&mut self, b: &Live, by: i64) {
+        let s = self.streams[b.pool].entry(b.stream.0).or_default();
+        for (n, size) in [1, b.requested, b.charged].into_iter().enumerate() {
+            s.now[n] += by * size;
+            s.peak[n] = s.peak[n].max(s.now[n]);
+        }
     }
 
     fn ends(&mut self, b: Live) {
+        self.change_stream(&b, -1);
         self.change(&b, 0, -1);
         self.change(&b, 2, -b.charged);
         if b.used_elsewhere {
@@ -85,12 +104,45 @@ impl Model {
         self.change(b, 4, -b.requested);
     }
 
+    fn reset_peaks(&mut self, pool: Option<usize>) {
+        reset_peaks(self.d, pool.map(|n| self.pools[n]));
+        self.books[pool.map_or(0, |n| 1 + n)].reset_peaks();
+        let of = pool.map_or(0..self.pools.len(), |n| n..n + 1);
+        self.streams[of].iter_mut().flat_map(BTreeMap::values_mut).for_each(|s| s.peak = s.now);
+    }
+
+    /// In the list of a pool each stream's peaks are exact, in that of the device they are the sums.
+    fn check_streams(&self, what: &str) {
+        let mut sums: BTreeMap<usize, OfStream> = BTreeMap::new();
+        for (n, (&pool, of_pool)) in self.pools.iter().zip(&self.streams).enumerate() {
+            let told = streams_of(self.d, Some(pool));
+            assert_eq!(told, *of_pool, "{what}, pool {n}");
+            for (&stream, s) in of_pool {
+                let sum = sums.entry(stream).or_default();
+                for (sum, s) in sum.now.iter_mut().chain(&mut sum.peak).zip(s.now.iter().chain(&s.peak)) {
+                    *sum += s;
+                }
+            }
+        }
+        assert_eq!(streams_of(self.d, None), sums, "{what}, all pools");
+    }
+
     fn check(&self, what: &str) {
+        self.check_streams(what);
         self.books[0].check(&read(self.d, None), what);
         for (n, &pool) in self.pools.iter().enumerate() {
             self.books[1 + n].check(&read(self.d, Some(pool)), &format!("{what}, pool {n}"));
         }
     }
+}
+
+/// What the list of a pool, or of the device, has of each stream.
+fn streams_of(d: Device, pool: Option<Pool>) -> BTreeMap<usize, OfStream> {
+    let of = |r: &millpond_stream_stats| OfStream {
+        now: [r.block_count, r.requested_bytes, r.allocated_bytes].map(|n| n as i64),
+        peak: [r.peak_count, r.peak_requested_bytes, r.peak_allocated_bytes].map(|n| n as i64),
+    };
+    list_streams(d, pool, 10).0.iter().map(|r| (r.stream.addr(), of(r))).collect()
 }
 
 /// What a live block is charged.
@@ -109,7 +161,8 @@ fn program(seed: u64, mapping: bool) {
     // Work that never ends until somebody lets it: what was used there waits.
     let side = d.stream();
     let mut gate = d.gate(side);
-    let mut m = Model { d, books: vec![Book::default(); 1 + pools.len()], pools, waiting: Vec::new() };
+    let books = vec![Book::default(); 1 + pools.len()];
+    let mut m = Model { d, books, streams: vec![BTreeMap::new(); pools.len()], pools, waiting: Vec::new() };
     let mut live: Vec<Live> = Vec::new();
     for step in 0..1500 {
         match r.below(100) {
@@ -157,9 +210,8 @@ fn program(seed: u64, mapping: bool) {
                 gate = d.gate(side);
             }
             95 => {
-                let which = r.below(1 + m.pools.len());
-                reset_peaks(d, which.checked_sub(1).map(|n| m.pools[n]));
-                m.books[which].reset_peaks();
+                let which = r.below(1 + m.pools.len()).checked_sub(1);
+                m.reset_peaks(which);
             }
             96 => {
                 let which = r.below(1 + m.pools.len());
