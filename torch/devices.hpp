@@ -100,6 +100,13 @@ class Device {
   void sweep();
   bool has_ended_pools();
 
+  /// A request that has failed for lack of memory is tried again, or was served from elsewhere.
+  /// Then PyTorch does not count that as out of memory.
+  void avert_oom() { averted_.fetch_add(1, std::memory_order_relaxed); }
+  /// How often that was so since they were reset.
+  std::uint64_t averted_ooms() const { return averted_.load(std::memory_order_relaxed); }
+  void reset_averted_ooms() { averted_.store(0, std::memory_order_relaxed); }
+
   /// PyTorch's id of a pool of this device; 0, 0 for the default one.
   PoolId id_of(const millpond_pool* pool);
 
@@ -134,6 +141,7 @@ class Device {
 
   millpond_device* const device_;
   millpond_pool* const pool_;
+  std::atomic<std::uint64_t> averted_{0};
   std::atomic<bool> busy_{false};  // whether anything is active or captured: no lock without
   std::mutex lock_;                // guards what follows
   std::vector<std::shared_ptr<Pool>> pools_, ended_;

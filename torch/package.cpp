@@ -2,6 +2,7 @@
 // has none; asking does not start it.
 #include <millpond/millpond.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -109,6 +110,11 @@ bool millpond_torch_pool_is_spare(int device, std::uint64_t first, std::uint64_t
   return on != nullptr && on->serves_others({first, second});
 }
 
+void millpond_torch_avert_oom(int device) {
+  Device* on = open_device(device);
+  if (on != nullptr) on->avert_oom();
+}
+
 void millpond_torch_copies_by_peer() { map_always(); }
 
 int millpond_torch_no() { return 0; }
@@ -150,6 +156,8 @@ int millpond_torch_memory_stats(int device, std::uint64_t* out, std::size_t room
     millpond_memory_stats s{};
     if (idle(device)) s.max_split_size = UINT64_MAX;  // unlimited
     if (!read(device, s, millpond_device_get_memory_stats)) return 1;
+    Device* on = open_device(device);
+    if (on != nullptr) s.num_ooms -= std::min(s.num_ooms, on->averted_ooms());
     return write_numbers(s, millpond_memory_stats_name, millpond_memory_stats_find, out, room,
                          count);
   });
@@ -177,7 +185,9 @@ int millpond_torch_reset_accumulated(int device) {
   return guard(1, [&] {
     if (idle(device)) return 0;
     Device* on = device_at(device);
-    return on == nullptr || failed(millpond_device_reset_accumulated(on->get())) ? 1 : 0;
+    if (on == nullptr || failed(millpond_device_reset_accumulated(on->get()))) return 1;
+    on->reset_averted_ooms();
+    return 0;
   });
 }
 

@@ -78,6 +78,7 @@ void* allocate(std::size_t size, int ordinal, Stream stream, bool& lacking) {
     status = request();
     if (lacks_memory(status) && device->has_ended_pools()) {
       device->sweep();
+      device->avert_oom();
       status = request();
     }
   } else if (recording(stream).state != Recording::State::none) {
@@ -94,6 +95,7 @@ void* allocate(std::size_t size, int ordinal, Stream stream, bool& lacking) {
     // A request of a pool's own, which may be of a graph, has no use for memory of another one.
     if (lacking && pool == nullptr) ptr = spare(*device, size, stream);
     if (ptr == nullptr) return nullptr;
+    device->avert_oom();
   }
   last_error().clear();
   return ptr;

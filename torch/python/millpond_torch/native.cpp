@@ -533,6 +533,7 @@ class Allocator final : public CUDAAllocator {
       }
       freed |= others->give_back(device);
       if (freed) {
+        millpond.avert_oom_(device);
         ptr = request(size, device, stream, lacking);
         if (ptr != nullptr) return block(ptr, device);
         why = millpond.last_error_();
@@ -542,7 +543,10 @@ class Allocator final : public CUDAAllocator {
     if (lacking && others->native() != nullptr &&
         millpond.serving_(device, stream) == Serving::kDefault) {
       ptr = others->spare(size, device, stream);
-      if (ptr != nullptr) return block(ptr, device);
+      if (ptr != nullptr) {
+        millpond.avert_oom_(device);
+        return block(ptr, device);
+      }
     }
     TORCH_CHECK(lacking, "Millpond cannot allocate ", size, " bytes: ", why);
     oom->fail(size, device, stream, context, why);

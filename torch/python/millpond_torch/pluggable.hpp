@@ -192,6 +192,9 @@ MILLPOND_TORCH_EXPORT int millpond_torch_pool_serves_others(int device, std::uin
 // Whether they are. False, too: there is no such pool.
 MILLPOND_TORCH_EXPORT bool millpond_torch_pool_is_spare(int device, std::uint64_t first,
                                                         std::uint64_t second);
+// A request that has failed for lack of memory is tried again, or was served from elsewhere: it
+// does not count in num_ooms.
+MILLPOND_TORCH_EXPORT void millpond_torch_avert_oom(int device);
 // PyTorch copies between devices by cudaMemcpyPeerAsync where they do not reach each other, so all
 // memory may be mapped. Before the first device is used.
 MILLPOND_TORCH_EXPORT void millpond_torch_copies_by_peer();

@@ -195,7 +195,7 @@ def check_what_an_ended_pool_caches_goes_before_millpond_fails():
     del block
     assert used() >= 600 * MIB and number("given").value == 0
     assert device_bytes(torch, 600 * MIB).data_ptr() != 0
-    assert number("given").value == 1
+    assert number("given").value == 1 and torch.cuda.memory_stats()["num_ooms"] == 0
 
 
 @settings(FAKECUDA_CAPACITY="1G")
@@ -228,11 +228,13 @@ def check_a_spare_pool_takes_no_new_memory():
     assert len(filler) == 4 and number("taken").value == taken, "what the program limits is full"
     del inside
     assert device_bytes(torch, 60 * MIB).data_ptr() == place
+    assert torch.cuda.memory_stats()["num_ooms"] == 1, "this one was served"
     small = pool_of_the_program(torch, use_on_oom=True)
     with torch.cuda.use_mem_pool(small):
         device_bytes(torch, 1000)
     taken = number("taken").value
     assert out_of_memory(torch, 100 * MIB) and number("taken").value == taken
+    assert torch.cuda.memory_stats()["num_ooms"] == 2
 
 
 @since("2.11", "has no such pools")
@@ -245,6 +247,7 @@ def check_a_spare_pool_that_splits_nothing():
     outside = device_bytes(torch, 40 * MIB)
     assert outside.data_ptr() != place
     assert device_bytes(torch, 40 * MIB).data_ptr() == place
+    assert torch.cuda.memory_stats()["num_ooms"] == 0, "every request was served"
 
 
 def check_a_graph_takes_nothing_of_a_spare_pool():
