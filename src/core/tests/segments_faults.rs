@@ -301,3 +301,34 @@ fn each_call_fails_once() {
         }
     }
 }
+
+/// A freed block that was a segment of its own and that the device does not take back serves nobody. Who asks for memory
+/// is told that there is none, however often the device refuses.
+#[test]
+fn a_segment_that_cannot_go_back_is_not_waited_for() {
+    for growing in [true, false] {
+        for bytes in [MIB, 10 * MIB, 20 * MIB] {
+            let sizes = Config { growing, max_chunk: 16 * MIB, ..config(false, 64 * MIB) };
+            let mut b = Bench::new(sizes);
+            let i = b.alloc(PoolId::DEFAULT, Some(0), 30 * MIB).unwrap();
+            b.alloc(PoolId::DEFAULT, Some(0), 34 * MIB).unwrap();
+            b.pond.record_stream(b.live[i].offset, 1).unwrap();
+            b.live[i].uses.push(1);
+            b.free(i, None);
+            b.world.lock().unwrap().fail_release = true;
+            b.world.lock().unwrap().complete(1, u64::MAX);
+            b.world.lock().unwrap().complete(0, u64::MAX);
+            let (tell, told) = std::sync::mpsc::channel();
+            let asking = std::thread::spawn(move || {
+                let said = b.alloc(PoolId::DEFAULT, Some(2), bytes).map(drop);
+                _ = tell.send(said);
+                b
+            });
+            let said = told.recv_timeout(std::time::Duration::from_secs(10)).expect("the request comes back");
+            said.expect_err("there is no memory");
+            let b = asking.join().unwrap();
+            b.world.lock().unwrap().fail_release = false;
+            b.finish();
+        }
+    }
+}
