@@ -8,7 +8,7 @@ fn bench(capacity: u64) -> Bench {
     Bench::new(Config { growing: true, init_alloc: 8 * MIB, realloc: 8 * MIB, ..config(false, capacity) })
 }
 
-fn reserved(b: &Bench) -> u64 {
+pub(super) fn reserved(b: &Bench) -> u64 {
     b.pond.stats(None).unwrap().reserved.current
 }
 
@@ -138,7 +138,7 @@ fn waiting(b: &mut Bench, pool: PoolId, bytes: u64) {
 }
 
 /// An idle segment of that size.
-fn idle(b: &mut Bench, pool: PoolId, bytes: u64) {
+pub(super) fn idle(b: &mut Bench, pool: PoolId, bytes: u64) {
     let i = b.alloc(pool, Some(0), bytes).unwrap();
     b.free(i, None);
 }

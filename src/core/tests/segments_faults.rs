@@ -3,6 +3,7 @@
 //! a request that failed succeeds once the device works, and in the end all memory is one block's.
 
 use super::capture::Graphs;
+use super::segments::idle;
 use super::*;
 
 const MIB: u64 = 1 << 20;
@@ -299,6 +300,26 @@ fn each_call_fails_once() {
                 }
             }
         }
+    }
+}
+
+/// Where the device takes nothing back, adjacent free memory of two heaps serves all the same.
+#[test]
+fn what_two_heaps_have_side_by_side_serves_where_nothing_can_go_back() {
+    for growing in [true, false] {
+        let sizes = Config { init_alloc: 40 * MIB, realloc: 40 * MIB, ..config(false, 1024 * MIB) };
+        let mut b = Bench::new(Config { growing, ..sizes });
+        idle(&mut b, PoolId::DEFAULT, 40 * MIB);
+        b.alloc(PoolId::DEFAULT, Some(0), 8 * MIB).unwrap();
+        b.pond.set_limit(40 * MIB);
+        b.alloc(PoolId::DEFAULT, Some(1), 20 * MIB).expect("a part of the idle segment");
+        b.free(1, None);
+        b.free(0, None);
+        b.world.lock().unwrap().fail_release = true;
+        let got = b.alloc(PoolId::DEFAULT, Some(0), 40 * MIB);
+        got.unwrap_or_else(|e| panic!("nothing is in use; growing: {growing}: {e}"));
+        b.world.lock().unwrap().fail_release = false;
+        b.finish();
     }
 }
 
