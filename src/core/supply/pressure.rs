@@ -81,27 +81,11 @@ impl<'a> Search<'a> {
         self.give_and_grow(missing, true) || self.give_and_grow(missing, false) || self.move_run()
     }
 
-    /// Gives idle segments back and takes one for the request; returns whether it has one. With `own`, only segments of the
-    /// request's pool go back, and only if no more than that pool's limit is known to refuse.
+    /// Gives idle segments back and takes one for the request; returns whether it has one. `own`: see
+    /// [`Serving::take_idle`](super::serve::Serving::take_idle).
     fn give_and_grow(&mut self, missing: u64, own: bool) -> bool {
-        let (ground, pool) = (self.ground, self.req.heap.pool());
-        let wanted = self.least_segment();
-        let (mut held, lacks) = {
-            let mut g = ground.growing();
-            let lacks = self.lacks(&g, wanted);
-            if own && !lacks.is_of_pool_only() {
-                return false;
-            }
-            let heaps = if own { ground.heaps_of(pool) } else { ground.heaps_in(None) };
-            let whole = g.take_wholly_free(heaps);
-            if self.is_refused_without(&g, &whole, wanted) {
-                g.return_all(whole);
-                return false;
-            }
-            // Once its own segments have not helped a pool, all go back.
-            let is_known = own || !lacks.is_of_pool_only() && self.suffices(&g, &whole, &lacks);
-            (g.in_transit(whole, Parts::Any), Some(lacks).filter(|_| is_known))
-        };
+        let ground = self.ground;
+        let Some((mut held, lacks)) = self.serving.take_idle(self.least_segment(), own) else { return false };
         let lacks = lacks.filter(|_| ground.config.source() == Source::OwnSegments);
         let grown = match lacks {
             Some(lacks) => self.swap_for(missing, &lacks, &mut held.taken),

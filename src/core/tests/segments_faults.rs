@@ -3,7 +3,7 @@
 //! a request that failed succeeds once the device works, and in the end all memory is one block's.
 
 use super::capture::Graphs;
-use super::segments::idle;
+use super::segments::{idle, reserved};
 use super::*;
 
 const MIB: u64 = 1 << 20;
@@ -320,6 +320,29 @@ fn what_two_heaps_have_side_by_side_serves_where_nothing_can_go_back() {
         got.unwrap_or_else(|e| panic!("nothing is in use; growing: {growing}: {e}"));
         b.world.lock().unwrap().fail_release = false;
         b.finish();
+    }
+}
+
+/// What went back before the device refused to take more makes room for a segment of its own.
+#[test]
+fn a_segment_of_its_own_is_taken_where_only_a_part_could_go_back() {
+    for growing in [true, false] {
+        for nth in 1..8 {
+            let sizes = Config { init_alloc: 16 * MIB, realloc: 16 * MIB, ..config(false, 64 * MIB) };
+            let mut b = Bench::new(Config { growing, max_chunk: 15 * MIB, ..sizes });
+            for _ in 0..4 {
+                b.alloc(PoolId::DEFAULT, Some(0), 15 * MIB).unwrap();
+            }
+            b.free(0, None);
+            b.free(0, None);
+            let before = reserved(&b);
+            b.world.lock().unwrap().fail_nth = nth;
+            let got = b.alloc(PoolId::DEFAULT, Some(0), 16 * MIB);
+            b.world.lock().unwrap().fail_nth = 0;
+            let room = reserved(&b) < before && b.world.lock().unwrap().failed_in != "segment";
+            assert!(got.is_ok() || !room, "growing {growing}, call {nth}: {:?}", got.err());
+            b.finish();
+        }
     }
 }
 
