@@ -30,6 +30,8 @@ mod programs;
 mod scale;
 mod scattered;
 mod segments;
+mod segments_faults;
+mod segments_meet;
 mod sim;
 mod sleep;
 mod spaces;

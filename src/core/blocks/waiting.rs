@@ -26,7 +26,7 @@ const LONGEST_ASKED: Duration = Duration::from_millis(if cfg!(test) { 5 } else {
 
 /// The outcome for freed blocks whose wait is over.
 struct Returned {
-    /// Whether there were any.
+    /// Whether any became reusable or went back.
     any: bool,
     /// Whether the device took back the caller's own block.
     own: Result<()>,
@@ -217,8 +217,7 @@ impl<'a> WaitingBlocks<'a> {
             ready
         };
         let Ready { blocks, segments } = &ready;
-        let any = !blocks.is_empty() || !segments.is_empty();
-        let mut back = Returned { any, own: Ok(()), others: Ok(()) };
+        let mut back = Returned { any: !blocks.is_empty(), own: Ok(()), others: Ok(()) };
         for w in segments {
             match self.release_direct(heap, w) {
                 Err(e) if Some(w.ticket) == own => back.own = Err(e),
@@ -226,7 +225,7 @@ impl<'a> WaitingBlocks<'a> {
                     self.ground.lock(heap).waiting.known(w.ticket, Waits::default());
                     back.others = Err(e);
                 }
-                Ok(()) => {}
+                Ok(()) => back.any = true,
             }
         }
         back

@@ -183,7 +183,7 @@ impl<'a> SleepCalls<'a> {
         for trimmed in [false, true] {
             done = self.try_to_wake(pool, &sleeping);
             let short = done.as_ref().is_err_and(|e| e.code() == Code::OutOfMemory);
-            if !short || trimmed || !Trim::of(ground).all(None).unwrap_or(false) {
+            if !short || trimmed || !Trim::of(ground).all_that_goes() {
                 break;
             }
         }

@@ -11,7 +11,6 @@ use super::limits::is_limit;
 use super::search::Search;
 use super::taken::{InTransit, Of, Taken, count};
 use super::trim::Trim;
-use crate::base::error::Result;
 
 impl<'a> Search<'a> {
     /// For a block that must lie in one piece, on a device that maps: gives unused granules back, once in a search, to get
@@ -79,41 +78,20 @@ impl<'a> Search<'a> {
             return false;
         }
         WaitingBlocks::of(ground).poll_all();
-        let grown = match self.give_and_grow(missing, true) {
-            Ok(false) => self.give_and_grow(missing, false),
-            grown => grown,
-        };
-        grown.is_ok_and(|grown| grown || self.move_run())
+        self.give_and_grow(missing, true) || self.give_and_grow(missing, false) || self.move_run()
     }
 
-    /// Gives idle segments back and takes one for the request; `Ok(false)`: it has none. With `own`, only segments of the
-    /// request's pool go back, and only if no more than that pool's limit is known to refuse.
-    fn give_and_grow(&mut self, missing: u64, own: bool) -> Result<bool> {
-        let (ground, pool) = (self.ground, self.req.heap.pool());
-        let wanted = self.least_segment();
-        let (mut held, lacks) = {
-            let mut g = ground.growing();
-            let lacks = self.lacks(&g, wanted);
-            if own && !lacks.is_of_pool_only() {
-                return Ok(false);
-            }
-            let heaps = if own { ground.heaps_of(pool) } else { ground.heaps_in(None) };
-            let whole = g.take_wholly_free(heaps);
-            if self.is_refused_without(&g, &whole, wanted) {
-                g.return_all(whole);
-                return Ok(false);
-            }
-            // Once its own segments have not helped a pool, all go back.
-            let is_known = own || !lacks.is_of_pool_only() && self.suffices(&g, &whole, &lacks);
-            (g.in_transit(whole, Parts::Any), Some(lacks).filter(|_| is_known))
-        };
+    /// Gives idle segments back and takes one for the request; returns whether it has one. `own`: see
+    /// [`Serving::take_idle`](super::serve::Serving::take_idle).
+    fn give_and_grow(&mut self, missing: u64, own: bool) -> bool {
+        let ground = self.ground;
+        let Some((mut held, lacks)) = self.serving.take_idle(self.least_segment(), own) else { return false };
         let lacks = lacks.filter(|_| ground.config.source() == Source::OwnSegments);
         let grown = match lacks {
-            Some(lacks) => Ok(self.swap_for(missing, &lacks, &mut held.taken)),
+            Some(lacks) => self.swap_for(missing, &lacks, &mut held.taken),
             None => {
                 let given = Trim::of(ground).give_segments_back(&mut held.taken, u64::MAX);
-                let grown = given.any && self.note_refusal(|s| s.grow(missing));
-                if grown { Ok(true) } else { given.done.map(|()| false) }
+                given.any && self.note_refusal(|s| s.grow(missing))
             }
         };
         held.end(&mut ground.growing());

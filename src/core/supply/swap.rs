@@ -1,11 +1,12 @@
-//! On a device whose segments are as large as requests need: how idle segments make room for a new one.
+//! How idle segments make room for a new one: which of them, and that none goes back where a limit refuses all the same.
 
 use super::super::ground::Growing;
 use super::super::heap::Source;
 use super::super::state::growth::transits::Parts;
 use super::search::Search;
 use super::segments::Segments;
-use super::taken::Taken;
+use super::serve::Serving;
+use super::taken::{InTransit, Taken};
 use super::trim::Trim;
 use crate::base::sort;
 
@@ -23,8 +24,51 @@ impl Lacks {
     }
 
     /// Whether only the limit of the request's pool refuses, so that memory of others is no help.
-    pub(super) fn is_of_pool_only(&self) -> bool {
+    fn is_of_pool_only(&self) -> bool {
         self.own > 0 && self.any == 0
+    }
+}
+
+impl<'a> Serving<'a> {
+    /// What must go back so that the device can give a segment of `wanted` bytes for the request, as far as is known.
+    fn lacks(&self, g: &Growing<'_>, wanted: u64) -> Lacks {
+        let pool = self.req.heap.pool();
+        let then = g.account.taken(pool).device.saturating_add(wanted);
+        Lacks { own: g.pool_lacks(pool, wanted), any: then.saturating_sub(Segments::of(self.ground).most()) }
+    }
+
+    /// Whether a limit refuses a segment of `wanted` bytes for the request even if all of these go back.
+    fn is_refused_without(&self, g: &Growing<'_>, taken: &[Taken], wanted: u64) -> bool {
+        let own = g.pool_lacks(self.req.heap.pool(), wanted);
+        !self.suffices(g, taken, &Lacks { own, any: g.device_lacks(wanted) })
+    }
+
+    /// Whether these are what is lacking.
+    fn suffices(&self, g: &Growing<'_>, taken: &[Taken], lacks: &Lacks) -> bool {
+        let pool = self.req.heap.pool();
+        let own = taken.iter().filter(|t| t.heap.pool() == pool);
+        bytes_of(g, own) >= lacks.own && bytes_of(g, taken) >= lacks.any
+    }
+
+    /// Takes the idle segments out of the heaps, so that they can go back for one of `wanted` bytes; with how much has to,
+    /// where that is known. `None`: a limit refuses all the same. With `own`, only segments of the request's pool are taken,
+    /// and only if no more than that pool's limit is known to refuse.
+    pub(super) fn take_idle(&self, wanted: u64, own: bool) -> Option<(InTransit<'a>, Option<Lacks>)> {
+        let (ground, pool) = (self.ground, self.req.heap.pool());
+        let mut g = ground.growing();
+        let lacks = self.lacks(&g, wanted);
+        if own && !lacks.is_of_pool_only() {
+            return None;
+        }
+        let heaps = if own { ground.heaps_of(pool) } else { ground.heaps_in(None) };
+        let whole = g.take_wholly_free(heaps);
+        if self.is_refused_without(&g, &whole, wanted) {
+            g.return_all(whole);
+            return None;
+        }
+        // Once its own segments have not helped a pool, all go back.
+        let is_known = own || !lacks.is_of_pool_only() && self.suffices(&g, &whole, &lacks);
+        Some((g.in_transit(whole, Parts::Any), Some(lacks).filter(|_| is_known)))
     }
 }
 
@@ -56,7 +100,7 @@ impl Search<'_> {
     fn lacks_for_segment(&self) -> Option<Lacks> {
         let (ground, pool) = (self.ground, self.req.heap.pool());
         let segments = Segments::of(ground);
-        let lacks = self.lacks(&ground.growing(), self.least_segment());
+        let lacks = self.serving.lacks(&ground.growing(), self.least_segment());
         if lacks.is_nothing() {
             return None;
         }
@@ -65,26 +109,6 @@ impl Search<'_> {
         let any = || segments.free_whole(ground.heaps_in(None));
         let helps = (lacks.own == 0 || own() >= lacks.own) && (lacks.any == 0 || any() >= lacks.any);
         helps.then_some(lacks)
-    }
-
-    /// What must go back so that the device can give a segment of `wanted` bytes for the request, as far as is known.
-    pub(super) fn lacks(&self, g: &Growing<'_>, wanted: u64) -> Lacks {
-        let pool = self.req.heap.pool();
-        let then = g.account.taken(pool).device.saturating_add(wanted);
-        Lacks { own: g.pool_lacks(pool, wanted), any: then.saturating_sub(Segments::of(self.ground).most()) }
-    }
-
-    /// Whether a limit refuses a segment of `wanted` bytes for the request even if all of these go back.
-    pub(super) fn is_refused_without(&self, g: &Growing<'_>, taken: &[Taken], wanted: u64) -> bool {
-        let own = g.pool_lacks(self.req.heap.pool(), wanted);
-        !self.suffices(g, taken, &Lacks { own, any: g.device_lacks(wanted) })
-    }
-
-    /// Whether these are what is lacking.
-    pub(super) fn suffices(&self, g: &Growing<'_>, taken: &[Taken], lacks: &Lacks) -> bool {
-        let pool = self.req.heap.pool();
-        let own = taken.iter().filter(|t| t.heap.pool() == pool);
-        bytes_of(g, own) >= lacks.own && bytes_of(g, taken) >= lacks.any
     }
 
     /// Gives as few bytes back as are needed; all, if the device cannot use the space that this makes. Then takes a

@@ -45,9 +45,19 @@ impl<'a> Trim<'a> {
         self.down_to(pool, 0)
     }
 
+    /// Gives as much unused memory back as the device takes. Waits for the device first. Returns whether anything went back.
+    pub(crate) fn all_that_goes(self) -> bool {
+        self.give_down_to(None, 0).is_ok_and(|given| given.any)
+    }
+
     /// Gives unused memory of one pool, or of all, back until no more than `keep` bytes of it are reserved: as little as
     /// suffices, which may be the whole of a tie. If no more is reserved, it does nothing, and does not wait.
     pub(crate) fn down_to(self, pool: Option<u32>, keep: u64) -> Result<bool> {
+        let given = self.give_down_to(pool, keep)?;
+        given.done.map(|()| given.any)
+    }
+
+    fn give_down_to(self, pool: Option<u32>, keep: u64) -> Result<GivenBack> {
         let ground = self.ground;
         ground.check_reentry()?;
         // Without a minimum, all idle ranges of addresses are unmapped, too.
@@ -57,7 +67,7 @@ impl<'a> Trim<'a> {
             (_, None) => g.account.reserved().saturating_sub(keep),
         };
         if excess(&ground.growing()) == 0 {
-            return Ok(false);
+            return Ok(GivenBack { any: false, done: Ok(()) });
         }
         ground.order.sync_device()?;
         WaitingBlocks::of(ground).poll_all();
@@ -102,7 +112,7 @@ impl<'a> Trim<'a> {
             held.end(&mut g);
             given
         };
-        given.done.map(|()| given.any)
+        Ok(given)
     }
 
     /// Whether a pool other than the default one has no blocks, live or waiting.

@@ -8,7 +8,7 @@ fn bench(capacity: u64) -> Bench {
     Bench::new(Config { growing: true, init_alloc: 8 * MIB, realloc: 8 * MIB, ..config(false, capacity) })
 }
 
-fn reserved(b: &Bench) -> u64 {
+pub(super) fn reserved(b: &Bench) -> u64 {
     b.pond.stats(None).unwrap().reserved.current
 }
 
@@ -138,7 +138,7 @@ fn waiting(b: &mut Bench, pool: PoolId, bytes: u64) {
 }
 
 /// An idle segment of that size.
-fn idle(b: &mut Bench, pool: PoolId, bytes: u64) {
+pub(super) fn idle(b: &mut Bench, pool: PoolId, bytes: u64) {
     let i = b.alloc(pool, Some(0), bytes).unwrap();
     b.free(i, None);
 }
@@ -396,4 +396,31 @@ fn a_run_of_others_that_the_limit_forbids_hides_none_that_it_allows() {
     assert_eq!(reserved(&b), 46 * MIB);
     b.alloc(p, Some(0), 21 * MIB).expect("stream 1 has ten granules and a half in one run");
     b.finish();
+}
+
+/// A request beyond the max chunk, too: what a limit refuses all the same gives nothing back, and what a pool's own limit
+/// refuses nothing of others.
+#[test]
+fn for_a_segment_of_its_own_nothing_goes_back_in_vain() {
+    for growing in [true, false] {
+        let sizes = Config { init_alloc: 16 * MIB, realloc: 16 * MIB, ..config(false, 256 * MIB) };
+        let mut b = Bench::new(Config { growing, max_chunk: 16 * MIB, ..sizes });
+        let p = b.pond.pool_create(40 * MIB, false).unwrap();
+        let all: Vec<usize> = (0..3).map(|_| b.alloc(PoolId::DEFAULT, Some(0), 16 * MIB).unwrap()).collect();
+        all.into_iter().rev().for_each(|i| b.free(i, None));
+        b.alloc(p, Some(0), 44 * MIB).unwrap_err();
+        assert_eq!(reserved(&b), 48 * MIB, "the pool never can have that; growing: {growing}");
+        b.pond.set_limit(100 * MIB);
+        let live = b.alloc(PoolId::DEFAULT, Some(1), 60 * MIB).expect("the idle ones go back for it");
+        b.free(live, None);
+        b.pond.set_limit(0);
+        b.pond.ground().backing.sync_all().unwrap();
+        idle(&mut b, PoolId::DEFAULT, 16 * MIB);
+        idle(&mut b, p, 16 * MIB);
+        let before = reserved(&b);
+        assert_eq!(before, 32 * MIB);
+        b.alloc(p, Some(0), 30 * MIB).expect("the pool's idle segment goes back for it");
+        assert_eq!(reserved(&b), before + 14 * MIB, "of others nothing went; growing: {growing}");
+        b.finish();
+    }
 }

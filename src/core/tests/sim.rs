@@ -23,6 +23,8 @@ pub(super) struct World {
     pub(super) recording: BTreeSet<u64>,                 // captured streams
     pub(super) next_mark: Point,
     pub(super) asked: u32, // questions after marks since the last mark was made
+    /// It loses patience sooner: who asks again and again does so slower and slower.
+    pub(super) is_impatient: bool,
     pub(super) calls: u64,
     pub(super) fail_alias: bool,
     /// It never says that anything is done, and must be waited for: a plugin may be so.
@@ -33,7 +35,16 @@ pub(super) struct World {
     pub(super) fail_wait: bool,
     /// The nth call from now fails, once; 0: none does.
     pub(super) fail_nth: u32,
+    /// It fails for lack of memory.
+    pub(super) fail_full: bool,
+    /// From then on all calls fail.
+    pub(super) fail_on: bool,
     pub(super) failed: bool,
+    /// Which call was the first one to fail so.
+    pub(super) failed_in: &'static str,
+    /// One call in so many fails, once; 0: none does.
+    pub(super) fail_one_in: u64,
+    pub(super) dice: u64,
     /// Several threads ask at once: a point may just have been given back.
     pub(super) threads: bool,
     pub(super) content: HashMap<u32, u64>, // by granule; 0 where there is none
@@ -42,6 +53,10 @@ pub(super) struct World {
     pub(super) meanwhile: VecDeque<(u32, Meanwhile)>,
     /// What another thread does in the midst of the next call of that name.
     pub(super) amid: Option<(&'static str, Meanwhile)>,
+    /// What another thread does in the midst of the nth call from now. It has a moment for it, then the call goes on.
+    pub(super) meeting: Option<(u32, Meanwhile)>,
+    /// It is over when this ends.
+    pub(super) met: Option<std::thread::JoinHandle<()>>,
     /// Granules that work is on: with what was queued on stream 2 then.
     pub(super) in_flight: Vec<(u32, u64)>,
 }
@@ -114,15 +129,42 @@ impl Sim {
         check_unlocked(Called::Device);
         self.0.lock().unwrap()
     }
+    /// Whether this call is the one in which another thread does something.
+    fn meet(&self) {
+        let mut w = self.world();
+        w.meeting.iter_mut().for_each(|m| m.0 -= 1);
+        let Some((_, f)) = w.meeting.take_if(|m| m.0 == 0) else { return };
+        drop(w);
+        let (tell, told) = std::sync::mpsc::channel();
+        let met = std::thread::spawn(move || {
+            f();
+            _ = tell.send(());
+        });
+        _ = told.recv_timeout(std::time::Duration::from_millis(20)); // it may have to wait for this thread
+        self.world().met = Some(met);
+    }
     /// Whether this call is the one that fails.
-    fn fails(&self) -> Result<()> {
+    fn fails(&self, call: &'static str) -> Result<()> {
+        self.meet();
         let mut w = self.world();
         if w.fail_nth > 0 {
             w.fail_nth -= 1;
             if w.fail_nth == 0 {
+                w.failed_in = if w.failed { w.failed_in } else { call };
                 w.failed = true;
-                return Err(Error::new(Code::Device, "simulated failure, once"));
+                w.fail_nth = u32::from(w.fail_on);
+                let code = if w.fail_full { Code::OutOfMemory } else { Code::Device };
+                return Err(Error::new(code, "simulated failure"));
             }
+        }
+        w.dice = w.dice.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let (one_in, dice, threads) = (w.fail_one_in, w.dice >> 33, w.threads);
+        drop(w);
+        if threads {
+            std::thread::yield_now(); // a call takes its time
+        }
+        if one_in > 0 && dice.is_multiple_of(one_in) {
+            return Err(Error::new(Code::Device, "simulated failure, by chance"));
         }
         Ok(())
     }
@@ -135,6 +177,7 @@ impl Sim {
 }
 impl Points for Sim {
     fn passed(&self, mark: Point) -> Result<bool> {
+        self.fails("passed")?;
         let mut w = self.world();
         w.is_known(mark)?;
         let &(s, q, _) = &w.marks[&mark];
@@ -142,7 +185,7 @@ impl Points for Sim {
             return Ok(false);
         }
         w.asked += 1;
-        if w.asked > PATIENCE {
+        if w.asked > if w.is_impatient { PATIENCE / 20 } else { PATIENCE } {
             // Who does nothing but ask waits, and a device works meanwhile.
             w.asked = 0;
             w.complete(s, q);
@@ -150,7 +193,7 @@ impl Points for Sim {
         Ok(w.passed(s, q))
     }
     fn wait(&self, stream: u64, mark: Point) -> Result<()> {
-        self.fails()?;
+        self.fails("wait")?;
         let mut w = self.world();
         w.legal(stream);
         if w.fail_wait {
@@ -169,7 +212,7 @@ impl Points for Sim {
         Ok(())
     }
     fn sync(&self, mark: Point) -> Result<()> {
-        self.fails()?;
+        self.fails("sync")?;
         let mut w = self.world();
         w.is_known(mark)?;
         let &(s, q, _) = &w.marks[&mark];
@@ -182,7 +225,7 @@ impl Points for Sim {
 }
 impl Backing for Sim {
     fn create(&self, first: u32, count: u32) -> Result<()> {
-        self.fails()?;
+        self.fails("create")?;
         let mut w = self.world();
         w.calls += 1;
         if w.fail_create || w.taken + u64::from(count) * G > w.capacity {
@@ -203,7 +246,7 @@ impl Backing for Sim {
         Ok(())
     }
     fn release(&self, first: u32, count: u32) -> Result<()> {
-        self.fails()?;
+        self.fails("release")?;
         let mut w = self.world();
         w.calls += 1;
         for g in first..first + count {
@@ -233,7 +276,7 @@ impl Backing for Sim {
         while self.unalias(offset, bytes).is_err() {}
     }
     fn alias(&self, offset: u64, first: u32, count: u32) -> Result<()> {
-        self.fails()?;
+        self.fails("alias")?;
         let mut w = self.world();
         w.calls += 1;
         if w.fail_alias {
@@ -248,7 +291,7 @@ impl Backing for Sim {
         Ok(())
     }
     fn unalias(&self, offset: u64, bytes: u64) -> Result<()> {
-        self.fails()?;
+        self.fails("unalias")?;
         let mut w = self.world();
         w.calls += 1;
         let edge = |at: u64| w.shown.get(&((at / G) as u32)).map(|&p| (p, w.tie_of(p).unwrap_or((p, 1))));
@@ -262,7 +305,7 @@ impl Backing for Sim {
         Ok(())
     }
     fn save(&self, first: u32, count: u32) -> Result<()> {
-        self.fails()?;
+        self.fails("save")?;
         let w = &mut *self.world();
         for g in first..first + count {
             assert!(w.created.contains(&g));
@@ -271,7 +314,7 @@ impl Backing for Sim {
         Ok(())
     }
     fn load(&self, first: u32, count: u32) -> Result<()> {
-        self.fails()?;
+        self.fails("load")?;
         let w = &mut *self.world();
         (first..first + count).for_each(|g| _ = w.content.insert(g, w.saved[&g]));
         Ok(())
@@ -281,6 +324,7 @@ impl Backing for Sim {
         (first..first + count).for_each(|g| assert!(w.saved.remove(&g).is_some(), "dropped twice"));
     }
     fn segment(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.fails("segment")?;
         let mut w = self.world();
         w.calls += 1;
         if w.fail_create || w.taken + bytes > w.capacity {
@@ -292,6 +336,7 @@ impl Backing for Sim {
     }
     fn segment_release(&self, offset: u64, bytes: u64) -> Result<()> {
         self.amid("segment_release");
+        self.fails("segment_release")?;
         let mut w = self.world();
         w.calls += 1;
         if w.fail_release {
@@ -303,7 +348,7 @@ impl Backing for Sim {
         Ok(())
     }
     fn mark(&self, stream: u64) -> Result<Option<Point>> {
-        self.fails()?;
+        self.fails("mark")?;
         self.amid("mark");
         let mut w = self.world();
         w.legal(stream);
@@ -316,6 +361,7 @@ impl Backing for Sim {
         Ok(Some(m))
     }
     fn borrow_event(&self, event: u64) -> Result<Option<Point>> {
+        self.fails("borrow_event")?;
         let mut w = self.world();
         let known = w.events[&event].clone();
         w.next_mark += 1;
@@ -327,7 +373,7 @@ impl Backing for Sim {
         self.world().recording.contains(&stream)
     }
     fn sync_all(&self) -> Result<()> {
-        self.fails()?;
+        self.fails("sync_all")?;
         let mut w = self.world();
         assert!(w.recording.is_empty(), "the device is waited for during a capture");
         for s in w.streams.values_mut() {
@@ -342,7 +388,7 @@ impl Backing for Sim {
         Ok(())
     }
     fn sync_stream(&self, stream: u64) -> Result<()> {
-        self.fails()?;
+        self.fails("sync_stream")?;
         let mut w = self.world();
         let q = w.streams.get(&stream).map_or(0, |s| s.queued);
         w.complete(stream, q);

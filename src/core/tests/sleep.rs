@@ -185,3 +185,30 @@ fn a_sleeping_pool_that_cannot_end_sleeps_on() {
     assert!(b.pond.stats(Some(p)).is_err());
     b.finish();
 }
+
+/// What went back before the device refused to take more makes room for the memory that wakes up.
+#[test]
+fn a_pool_wakes_where_only_a_part_of_the_rest_could_go_back() {
+    for nth in 1..12 {
+        let mut b = Bench::new(config(true, 32 * G));
+        let p = b.pool(false);
+        b.alloc(p, Some(0), 8 * G).unwrap();
+        b.sleep(p, true, true);
+        for _ in 0..16 {
+            b.alloc(PoolId::DEFAULT, Some(0), 2 * G).unwrap();
+        }
+        // Every other one, so that they go back one by one.
+        let all: Vec<u64> = b.live[1..].iter().map(|x| x.offset / G).collect();
+        all.into_iter().step_by(2).for_each(|granule| b.free_at(granule));
+        b.world.lock().unwrap().fail_nth = nth;
+        let woken = b.pond.sleep().wake(p);
+        b.world.lock().unwrap().fail_nth = 0;
+        let left = b.pond.stats(None).unwrap().reserved.current / G;
+        let refused = b.world.lock().unwrap().failed_in == "release";
+        assert!(woken.is_ok() || !refused || left > 24, "call {nth}, {left} granules are left: {woken:?}");
+        if woken.is_err() {
+            b.wake(p);
+        }
+        b.finish();
+    }
+}

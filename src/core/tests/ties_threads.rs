@@ -1,15 +1,19 @@
-//! Threads on streams of their own that fill a small device with ties, while others trim, capture, sleep and end pools: no
-//! block overlaps another, none is handed out before the work on its memory, and in the end all goes back.
+//! Threads on streams of their own that fill a small device with ties, or in segments, while others trim, capture, sleep,
+//! limit and end pools, and calls of the device fail: no block overlaps another, none is handed out before the work on its
+//! memory, and in the end all goes back.
 
 use super::*;
 use std::time::{Duration, Instant};
 
 /// What threads share that allocate and free on a device of ties.
-struct Crowd {
-    pond: Pond,
-    world: Arc<Mutex<World>>,
+pub(super) struct Crowd {
+    pub(super) pond: Pond,
+    pub(super) world: Arc<Mutex<World>>,
     books: Mutex<Books>,
 }
+
+/// Where a block is, and the memory behind it.
+pub(super) type Piece = (u64, Vec<(u64, u64)>);
 
 #[derive(Default)]
 struct Books {
@@ -20,7 +24,19 @@ struct Books {
 }
 
 impl Crowd {
-    fn alloc(&self, pool: PoolId, stream: Option<u64>, bytes: u64) -> Result<(u64, Vec<(u64, u64)>)> {
+    pub(super) fn new(config: Config, world: World) -> Crowd {
+        let world = Arc::new(Mutex::new(World { capacity: config.max_alloc, threads: true, ..world }));
+        let pond = Pond::new(config, Arc::new(Sim(world.clone()))).unwrap();
+        world.lock().unwrap().real = pond.ground().memory_granules();
+        Crowd { pond, world, books: Mutex::default() }
+    }
+
+    /// Work may be queued on the stream from now on.
+    pub(super) fn knows(&self, stream: u64) {
+        self.books.lock().unwrap().streams.insert(stream);
+    }
+
+    pub(super) fn alloc(&self, pool: PoolId, stream: Option<u64>, bytes: u64) -> Result<Piece> {
         let offset = self.pond.alloc(pool, stream.unwrap_or(UNORDERED), bytes)?;
         let mut books = self.books.lock().unwrap();
         let w = self.world.lock().unwrap();
@@ -43,7 +59,7 @@ impl Crowd {
         Ok((offset, ranges))
     }
 
-    fn free(&self, (offset, ranges): (u64, Vec<(u64, u64)>), stream: Option<u64>) {
+    pub(super) fn free(&self, (offset, ranges): Piece, stream: Option<u64>) {
         let mut books = self.books.lock().unwrap();
         let mut w = self.world.lock().unwrap();
         let users: Vec<u64> = stream.map_or_else(|| books.streams.iter().copied().collect(), |s| vec![s]);
@@ -76,7 +92,23 @@ impl Random {
 }
 
 impl Crowd {
-    fn complete(&self, stream: u64) {
+    /// Whether calls of the device fail.
+    fn fails(&self) -> bool {
+        self.world.lock().unwrap().fail_one_in > 0
+    }
+
+    /// Tries it again where calls of the device fail.
+    fn until_done(&self, mut act: impl FnMut() -> Result<()>) {
+        for _ in 0..1000 {
+            match act() {
+                Ok(()) => return,
+                Err(e) => assert!(self.fails(), "{e}"),
+            }
+        }
+        act().unwrap();
+    }
+
+    pub(super) fn complete(&self, stream: u64) {
         let mut w = self.world.lock().unwrap();
         let q = w.streams.get(&stream).map_or(0, |s| s.queued);
         w.complete(stream, q);
@@ -114,6 +146,7 @@ impl Crowd {
                     };
                     match self.alloc(pools[r.below(2) as usize], stream, bytes) {
                         Ok(b) => mine.push(b),
+                        Err(e) if e.code() == Code::Device => assert!(self.fails(), "{e}"),
                         Err(e) => assert_eq!(e.code(), Code::OutOfMemory, "{e}"),
                     }
                 }
@@ -128,10 +161,15 @@ impl Crowd {
     }
 
     /// What others do meanwhile, with pools and streams of their own.
-    fn meddle(&self, graph: PoolId, mut r: Random, until: Instant) {
+    fn meddle(&self, graph: PoolId, pools: [PoolId; 2], mut r: Random, until: Instant) {
         let (recorded, own) = (98, 99);
         while Instant::now() < until {
-            match r.below(6) {
+            match r.below(8) {
+                6 => self.pond.set_limit([0, 0, 30, 44][r.below(4) as usize] * G),
+                7 => {
+                    let limit = [0, 0, 12, 30][r.below(4) as usize] * G;
+                    self.pond.pool_set_limit(pools[r.below(2) as usize], limit).unwrap();
+                }
                 0 => _ = self.pond.empty_cache(None),
                 1 => _ = self.pond.special().trim_to(None, r.below(40) * G),
                 2 => {
@@ -142,8 +180,8 @@ impl Crowd {
                         self.free(b, Some(recorded));
                     }
                     self.world.lock().unwrap().recording.remove(&recorded);
-                    self.pond.captures().end(id).unwrap();
-                    self.pond.captures().release(id).unwrap();
+                    self.until_done(|| self.pond.captures().end(id));
+                    self.until_done(|| self.pond.captures().release(id));
                 }
                 3 => {
                     let p = self.pond.pool_create(0, r.below(3) == 0).unwrap();
@@ -175,13 +213,26 @@ fn run(seed: u64, time: Duration) {
     let mut r = Random(seed);
     let (tie, tie_growth) = (2 + r.below(14) as u32, 1 + r.below(20) as u32);
     let config = Config { tie, tie_growth, ..config(true, 48 * G) };
-    let world = Arc::new(Mutex::new(World { capacity: 48 * G, threads: true, ..World::default() }));
-    let pond = Pond::new(config, Arc::new(Sim(world.clone()))).unwrap();
-    world.lock().unwrap().real = pond.ground().memory_granules();
-    pond.tune(Tuning { in_one_piece: r.below(4) == 0, ..Tuning::default() });
-    let pools = [PoolId::DEFAULT, pond.pool_create(0, false).unwrap()];
-    let graph = pond.pool_create(0, false).unwrap();
-    let crowd = Crowd { pond, world, books: Mutex::default() };
+    let tuning = Tuning { in_one_piece: r.below(4) == 0, ..Tuning::default() };
+    crowd(config, tuning, r, 0, time);
+}
+
+fn run_on_segments(seed: u64, time: Duration) {
+    let mut r = Random(seed);
+    let init_alloc = (4 + r.below(8)) * G;
+    let sizes = Config { init_alloc, growing: r.below(3) > 0, ..config(false, 48 * G) };
+    let collect_above = [0, 1, 30 * G][r.below(3) as usize];
+    let tuning = Tuning { collect_above, ..Tuning::default() };
+    let fail_one_in = [0, 0, 5, 50][r.below(4) as usize];
+    crowd(sizes, tuning, r, fail_one_in, time);
+}
+
+/// All of them on such a device, of whose calls one in so many fails (0: none does).
+fn crowd(config: Config, tuning: Tuning, mut r: Random, fail_one_in: u64, time: Duration) {
+    let crowd = Crowd::new(config, World { fail_one_in, ..World::default() });
+    crowd.pond.tune(tuning);
+    let pools = [PoolId::DEFAULT, crowd.pond.pool_create(0, false).unwrap()];
+    let graph = crowd.pond.pool_create(0, false).unwrap();
     let until = Instant::now() + time;
     std::thread::scope(|s| {
         let c = &crowd;
@@ -190,17 +241,38 @@ fn run(seed: u64, time: Duration) {
             s.spawn(move || c.allocate(pools, place, r, until));
         }
         let r = Random(r.below(u64::MAX));
-        s.spawn(move || c.meddle(graph, r, until));
+        s.spawn(move || c.meddle(graph, pools, r, until));
     });
-    let pond = &crowd.pond;
-    pond.ground().check();
-    pond.ground().backing.sync_all().unwrap();
-    pond.empty_cache(None).unwrap();
-    pond.ground().check();
-    let w = crowd.world.lock().unwrap();
-    assert_eq!((w.taken, w.created.len(), w.shown.len()), (0, 0, 0), "seed {seed}: all comes back");
-    drop(w);
-    assert_eq!(pond.stats(None).unwrap().reserved.current, 0);
+    crowd.world.lock().unwrap().fail_one_in = 0;
+    crowd.finish();
+}
+
+impl Crowd {
+    /// All blocks are free. All memory comes back.
+    pub(super) fn finish(&self) {
+        let pond = &self.pond;
+        pond.ground().check();
+        pond.ground().backing.sync_all().unwrap();
+        pond.empty_cache(None).unwrap();
+        pond.ground().check();
+        let w = self.world.lock().unwrap();
+        assert_eq!((w.taken, w.created.len(), w.shown.len()), (0, 0, 0), "all comes back");
+        drop(w);
+        assert_eq!(pond.stats(None).unwrap().reserved.current, 0);
+        self.check_quiet();
+    }
+
+    /// No operation is under way.
+    pub(super) fn check_quiet(&self) {
+        let g = self.pond.ground().growing();
+        assert_eq!(g.account.taken(0).device, g.account.reserved(), "nothing is claimed");
+        assert!(!g.transits.has(None), "nothing is in transit");
+    }
+}
+
+#[test]
+fn threads_that_take_segments_from_each_other() {
+    (1..=part_of(8) as u64).for_each(|seed| run_on_segments(seed, Duration::from_millis(300)));
 }
 
 #[test]
