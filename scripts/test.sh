@@ -323,7 +323,8 @@ build_beside() {
     includes=$(sed -n 's/^includes: //p' "$logs/wheels")
   fi
   low cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DMILLPOND_BUILD_TESTS=ON \
-    "-DMILLPOND_PADDLE_INCLUDES=$includes" -DMILLPOND_BUILD_EXAMPLES=ON -DMILLPOND_INSTALL=ON && low cmake --build build
+    "-DMILLPOND_PADDLE_INCLUDES=$includes" -DMILLPOND_BUILD_EXAMPLES=ON -DMILLPOND_INSTALL=ON \
+    -DMILLPOND_BUILD_FAKE_CUDA=OFF && low cmake --build build
 }
 
 begin_build() {
@@ -346,6 +347,8 @@ c() {
   if wanted torch; then begin_torch; fi
 
   heading "ctest"
+  # The one of the Rust tests, which gpu/check and PyTorch run with, too.
+  run fakecuda/stage.sh --as-tests build/fakecuda || fail_one "the fake driver"
   run ctest --test-dir build --output-on-failure --no-tests=error -j 2
   status=$?
   # "94% tests passed, 1 tests failed out of 17"
