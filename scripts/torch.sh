@@ -50,7 +50,8 @@ fetch_pytorch() {
   [ "$free" -ge "$room" ] || fail "torch $release needs $room GiB on the disk of $venv while it is installed, and $free are free"
   rm -rf "$venv"
   python3 -m venv "$venv"
-  pip() { TMPDIR=$venv timeout "$seconds" "$python" -m pip install -q --no-cache-dir --no-warn-conflicts "$@"; }
+  # Not compiled: of the many thousand files, programs compile what they import.
+  pip() { TMPDIR=$venv timeout "$seconds" "$python" -m pip install -q --no-compile --no-cache-dir --no-warn-conflicts "$@"; }
   # One after the other: pip has all wheels of one call on the disk before it unpacks the first.
   pip --no-deps "torch==$release" || fail "torch $release could not be installed in $seconds seconds"
   "$python" - >"$venv/needed" <<'END'
