@@ -36,6 +36,8 @@ wanted() { case " $stages " in *" $1 "*) ;; *) false ;; esac; }
 # worked in has them already, and keeps them.
 if [ "$stages" = "$all" ] && [ ! -d target/debug/incremental ]; then
   export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
+  # Nor from debug information: who looks for a failure builds with it. A panic names its line without.
+  export CARGO_PROFILE_TEST_DEBUG="${CARGO_PROFILE_TEST_DEBUG:-none}"
 fi
 
 # What the tests make in the folder for temporary files goes with this one.
