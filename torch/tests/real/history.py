@@ -102,6 +102,7 @@ def check_no_recording_no_history():
     assert not [e for e in trace()[0] if e["action"] == "alloc"], "what an earlier one had is gone"
 
 
+@since("2.11", "leaves no actions out of its history")
 def check_a_bound_and_actions_left_out():
     torch = enabled()
     trace = recorded(torch, max_entries=10)
@@ -326,6 +327,7 @@ def check_a_tracker_that_fails_loses_no_memory():
     device_bytes(torch, MIB)
 
 
+@since("2.11", "leaves no actions out of its history")
 def check_a_recording_that_cannot_begin_is_none():
     torch = enabled()
     try:
