@@ -50,10 +50,18 @@ impl<'a> Accounts<'a> {
         Accounts { ground, blocks: Blocks::of(ground) }
     }
 
-    /// Settles a heap that has passed its ceiling: raises the peaks if necessary, and distributes the ceilings again.
+    /// Settles a heap that has passed its ceiling: raises the peaks if necessary, and distributes the ceilings again. The
+    /// heap does so alone where it has passed its own peak only, or the part of one class.
     #[cold]
     #[inline(never)]
-    pub(crate) fn settle(self, heap: &Heap) {
+    pub(crate) fn settle(self, heap: &'static Heap) {
+        let mut h = self.ground.lock(heap);
+        self.blocks.drain(&mut h);
+        let beyond = h.counters.take_more_of_all();
+        drop(h);
+        if !beyond {
+            return;
+        }
         let mut ledger = self.ground.ledger();
         self.take_sums(&mut ledger, Some(heap), |_| ());
     }

@@ -1,5 +1,6 @@
 //! Calls of the pond that few callers make: one type for each group.
 
+use super::account::Accounts;
 use super::features::{resize, to_be_freed};
 use super::ground::{Ground, Pool, PoolRef};
 use super::heap::{Heap, HeapPath, Notes, Outside};
@@ -39,7 +40,7 @@ impl FastPathCalls<'static> {
 impl FastPathCalls<'_> {
     /// Settles the accounts after a first step that returned this heap with its block.
     pub(crate) fn settle(self, heap: &'static Heap) {
-        self.ground.settle_quick(heap);
+        Accounts::of(self.ground).settle(heap);
     }
 
     /// Closes the fast paths into the heaps of a pool, or of all. The caller has removed the pools' numbers before, and holds

@@ -22,7 +22,7 @@ use crate::base::error::Result;
 
 /// The result of the first step of a request.
 pub(crate) enum Got {
-    /// The offset of the block; and its heap, if the caller has to call [`Ground::settle_quick`] next.
+    /// The offset of the block; and its heap, if the caller has to call [`Accounts::settle`] next.
     Block(u64, Option<&'static Heap>),
     /// Nothing was done. Has the heap that serves this pool and stream, if there is one.
     Missed(Option<&'static Heap>),
@@ -74,14 +74,6 @@ impl Ground {
         h.open(name, way, || serves() && may()).ok_or(Some(heap))
     }
 
-    /// Settles the accounts of a heap, if it has more than its classes may have.
-    #[cold]
-    pub(crate) fn settle_quick(&self, heap: &'static Heap) {
-        if self.lock(heap).counters.take_more_of_all() {
-            Accounts::of(self).settle(heap);
-        }
-    }
-
     /// Allocates with all steps; returns the offset of the block. `heap` is the heap that the first step returned;
     /// `None` if it returned none or was not called. `leave` is called before any step that needs more than the calling
     /// thread's own heap, and ends the request if it fails.
@@ -98,7 +90,7 @@ impl Ground {
             None => match self.alloc_quick(pool.place, stream, bytes) {
                 Got::Block(at, full) => {
                     if let Some(heap) = full {
-                        self.settle_quick(heap);
+                        Accounts::of(self).settle(heap);
                     }
                     return Ok(at);
                 }

@@ -107,7 +107,10 @@ impl<'a> WaitingBlocks<'a> {
         let mut h = ground.lock(heap);
         h.waiting.finish(ticket);
         h.counters.count_back(class, charged, bytes);
-        h.counters.count_in(class, charged, bytes);
+        if h.counters.count_in(class, charged, bytes) {
+            self.blocks.drain(&mut h);
+            h.counters.take_more_of_all(); // if the ledger must be asked, the next request does so
+        }
         if !uses.is_empty() {
             h.uses.insert(id, uses);
         }

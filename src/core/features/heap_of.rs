@@ -1,7 +1,7 @@
 //! Which heap serves a stream of a pool, where the pool's cache does not have it: one that exists, one whose stream has
 //! ended, or a new one. Decided under the lock of the pool's streams.
 
-use super::super::blocks::ReleasedPools;
+use super::super::blocks::{Blocks, ReleasedPools};
 use super::super::ground::{Ground, Pool};
 use super::super::heap::Heap;
 use super::super::order::not_now;
@@ -125,6 +125,7 @@ impl<'a> HeapOf<'a> {
             return;
         }
         let mut h = ground.lock(heap);
+        Blocks::of(ground).drain(&mut h); // so that they are no part of this stream's peak
         h.inherited |= !h.counters.is_empty();
         h.serve(pool.0, stream, Some(of), 0);
         drop(h);

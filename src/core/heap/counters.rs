@@ -13,8 +13,9 @@
 //! without the ledger, as they do in a program that stays close to its peak. The ledger is asked when both together
 //! have used up what they may have.
 //!
-//! What both together are dealt never exceeds the heap's own peak (`highest`) either. So a heap that passes it takes more
-//! first, whatever the ledger has given it, and the peak is raised then. It is that of a stream in a pool.
+//! What both together are dealt never exceeds the heap's own peak (`highest`) either, which is that of a stream in a pool.
+//! So a heap that passes it takes more first, whatever the ledger has given it, and the peak is raised then: after what
+//! other threads have freed is counted out, which the heap need not know yet.
 
 use super::super::shape::Class;
 use crate::base::sync::Word;
@@ -129,14 +130,16 @@ impl Counters {
         (0..3).for_each(|d| self.deal([now[SMALL][d], now[LARGE][d]], d, None));
     }
 
-    /// Each class that has used up its part takes more: what has to follow [`count_in_quick`](Self::count_in_quick).
-    /// `true`: the ledger must be asked.
+    /// Each class that has used up its part takes more, and the heap's own peak is raised: what has to follow
+    /// [`count_in`](Self::count_in) and [`count_in_quick`](Self::count_in_quick), once what other threads have freed is
+    /// counted out. `true`: the ledger must be asked.
     pub(crate) fn take_more_of_all(&mut self) -> bool {
+        self.note_highest();
         self.take_more(Class::Small) || self.take_more(Class::Large)
     }
 
-    /// A class has used up its part of some quantity, and takes more as far as `most` allows. `true`: the ledger must
-    /// be asked.
+    /// A class has used up its part of some quantity, and takes more as far as `most` and `highest` allow. `true`: they
+    /// do not.
     #[cold]
     #[inline(never)]
     fn take_more(&mut self, class: Class) -> bool {
@@ -146,9 +149,8 @@ impl Counters {
                 continue;
             }
             let now = [self.now(SMALL, d), self.now(LARGE, d)];
-            self.highest[d] = self.highest[d].max(now[SMALL] + now[LARGE]);
             let fits = now[SMALL] <= self.most[SMALL][d] && now[LARGE] <= self.most[LARGE][d];
-            if !(fits && now[SMALL] + now[LARGE] <= self.most[ALL][d]) {
+            if !(fits && now[SMALL] + now[LARGE] <= self.most[ALL][d].min(self.highest[d])) {
                 return true;
             }
             self.deal(now, d, Some(c));
@@ -188,13 +190,13 @@ impl Counters {
         totals
     }
 
-    /// Peaks of what both classes together had, of each quantity for itself.
+    /// Peaks of what both classes together had, of each quantity for itself. What other threads have freed is counted out.
     pub(crate) fn highest(&mut self) -> Triple {
         self.note_highest();
         self.highest
     }
 
-    /// The peaks of [`highest`](Self::highest) are what is allocated now.
+    /// The peaks of [`highest`](Self::highest) are what is allocated now, which other threads have not freed.
     pub(crate) fn reset_highest(&mut self) {
         self.highest = self.current()[ALL];
         self.deal_again();
@@ -244,7 +246,7 @@ impl Counters {
         std::array::from_fn(|k| std::array::from_fn(|d| (self.peak[k][d] - now[k][d]).max(0)))
     }
 
-    /// Counts an allocated block. `true`: more is allocated than the ledger lets the heap have, and it must be settled.
+    /// Counts an allocated block. `true`: more is allocated than the heap may have, and it must be settled.
     #[inline(always)]
     pub(crate) fn count_in(&mut self, class: Class, charged: u64, requested: u64) -> bool {
         self.count_in_quick(class, charged, requested) && self.take_more(class)
@@ -331,6 +333,11 @@ mod tests {
         [each, each, each]
     }
 
+    /// Counts a block in, as a request does. `true`: the ledger must be asked.
+    fn counted_in(c: &mut Counters, class: Class, charged: u64, requested: u64) -> bool {
+        c.count_in(class, charged, requested) && c.take_more_of_all()
+    }
+
     /// What is allocated of the class: bytes, requested bytes, blocks.
     fn now(c: &Counters) -> Triple {
         c.current()[LARGE]
@@ -343,12 +350,12 @@ mod tests {
         let mut wrapped = 0;
         for _ in 0..9 {
             c.set_room(room([huge as i64, 10, 10]));
-            assert!(!c.count_in(CLASS, huge / 4, 1));
+            assert!(!counted_in(&mut c, CLASS, huge / 4, 1));
             assert_eq!(now(&c), [huge as i64 / 4, 1, 1]);
             c.count_out(CLASS, huge / 4, 1);
             c.set_room([[0; 3], [huge as i64, 10, 10], [huge as i64, 10, 10]]);
-            assert!(!c.count_in(CLASS, huge, 1));
-            assert!(c.count_in(CLASS, 1, 1), "past the ceiling");
+            assert!(!counted_in(&mut c, CLASS, huge, 1));
+            assert!(counted_in(&mut c, CLASS, 1, 1), "past the ceiling");
             c.count_out(CLASS, 1, 1);
             c.count_out(CLASS, huge, 1);
             assert_eq!(now(&c), [0; 3]);
@@ -363,14 +370,14 @@ mod tests {
     fn a_block_that_waits_is_not_allocated_and_gives_no_room() {
         let mut c = Counters::default();
         c.set_room([[0; 3], [100; 3], [100; 3]]);
-        assert!(!c.count_in(CLASS, 100, 90));
+        assert!(!counted_in(&mut c, CLASS, 100, 90));
         c.count_out_to_wait(CLASS, 100, 90);
         assert_eq!((now(&c), c.waiting()[LARGE]), ([0; 3], [100, 90, 1]));
-        assert!(c.count_in(CLASS, 1, 1), "what waits may not be allocated again");
+        assert!(counted_in(&mut c, CLASS, 1, 1), "what waits may not be allocated again");
         c.count_out(CLASS, 1, 1);
         c.count_back(CLASS, 100, 90);
         assert_eq!((now(&c), c.waiting()), ([0; 3], <Grid>::default()));
-        assert!(!c.count_in(CLASS, 100, 90));
+        assert!(!counted_in(&mut c, CLASS, 100, 90));
     }
 
     #[test]
@@ -378,16 +385,16 @@ mod tests {
         let mut c = Counters::default();
         c.set_room(room([1000, 1000, 1000]));
         for n in 0..1000 {
-            assert!(!c.count_in(CLASS, 1, 1), "after {n}");
+            assert!(!counted_in(&mut c, CLASS, 1, 1), "after {n}");
         }
-        assert!(c.count_in(Class::Small, 1, 1), "both together have all that they may");
+        assert!(counted_in(&mut c, Class::Small, 1, 1), "both together have all that they may");
         c.count_out(Class::Small, 1, 1);
         // Close to the peak the classes take turns; what one frees, the other may have.
         for turn in 0..100 {
             let (from, to) = if turn % 2 == 0 { (CLASS, Class::Small) } else { (Class::Small, CLASS) };
             c.count_out(from, 1, 1);
-            assert!(!c.count_in(to, 1, 1), "turn {turn}");
-            assert!(c.count_in(from, 1, 1), "past the peak of both in turn {turn}");
+            assert!(!counted_in(&mut c, to, 1, 1), "turn {turn}");
+            assert!(counted_in(&mut c, from, 1, 1), "past the peak of both in turn {turn}");
             c.count_out(from, 1, 1);
         }
     }
@@ -408,7 +415,7 @@ mod tests {
                         live.push((class, n));
                         now = [now[0] + 2 * n as i64, now[1] + n as i64, now[2] + 1];
                         peak = std::array::from_fn(|d| peak[d].max(now[d]));
-                        if c.count_in(class, 2 * n, n) {
+                        if counted_in(&mut c, class, 2 * n, n) {
                             c.set_room(rooms);
                         }
                     }

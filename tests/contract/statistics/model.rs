@@ -235,6 +235,35 @@ fn every_count_and_peak_is_that_of_a_model() {
     apart_for(300, || (1..25).for_each(|n| program(n * 7919, n % 2 == 0)));
 }
 
+/// A stream's peak leaves out what another thread has freed, though its heap does not know of it yet.
+#[test]
+fn a_peak_of_a_stream_leaves_out_what_another_thread_has_freed() {
+    apart(|| {
+        let d = host(256 * MIB, true);
+        let (pool, s, t) = (d.pool(0), d.stream(), d.stream());
+        // Small ones, whose memory no other stream takes.
+        let take = |count: usize, stream| -> Vec<usize> {
+            (0..count).map(|_| pool.alloc(4096, stream).unwrap()).collect()
+        };
+        let free = |blocks: &[usize], stream| blocks.iter().for_each(|&at| pool.free(at, stream).unwrap());
+        let pairs = || (0..1000).for_each(|_| free(&take(1, s), s));
+        let all = take(16, s);
+        let (theirs, mine) = all.split_at(8);
+        free(mine, s);
+        reset_peaks(d, None);
+        // Room below the peak of the device.
+        free(&take(128, t), t);
+        // Until this thread owns the heap, so that it allocates by the first step.
+        pairs();
+        std::thread::scope(|scope| _ = scope.spawn(|| free(theirs, s)));
+        let next = take(8, s);
+        let of_s = streams_of(d, Some(pool))[&s.0];
+        let [now, peak] = [8, 9].map(|n| [n, n * 4096, n * 4096]);
+        assert_eq!(of_s, OfStream { now, peak });
+        free(&next, s);
+    });
+}
+
 /// What was used elsewhere waits however often the statistics look, and a class whose peak lies at another time than that
 /// of all together has its own.
 #[test]
