@@ -777,6 +777,9 @@ typedef struct millpond_stream_stats {
   uint64_t free_bytes;
   uint64_t total_count;
   uint64_t total_bytes;
+  uint64_t peak_count;
+  uint64_t peak_requested_bytes;
+  uint64_t peak_allocated_bytes;
 } millpond_stream_stats;
 C_Status millpond_device_get_memory_stats(const millpond_device *device,
                                           struct millpond_memory_stats *inout_stats);
