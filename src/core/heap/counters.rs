@@ -405,7 +405,8 @@ mod tests {
             steps in prop::collection::vec((0u8..9, any::<bool>(), 1u64..100), 1..300)
         ) {
             let mut c = Counters::default();
-            let (mut live, mut waiting): (Vec<(Class, u64)>, Vec<(Class, u64)>) = Default::default();
+            let mut live: Vec<(Class, u64)> = Vec::new();
+            let mut waiting = live.clone();
             let (mut now, mut peak) = (Triple::default(), Triple::default());
             for (what, small, n) in steps {
                 let class = if small { Class::Small } else { Class::Large };
