@@ -27,6 +27,7 @@ mod checkpoint;
 mod guards;
 mod oom;
 mod programs;
+mod random;
 mod scale;
 mod scattered;
 mod segments;

@@ -252,9 +252,12 @@ impl<'a> Serving<'a> {
             while short(&got) && trials.note(OomStep::Waiting, || WaitingBlocks::of(ground).wait_for_any()) {
                 got = take(&mut trials);
             }
-            for own in [true, false] {
-                if short(&got) && trials.note(OomStep::Trim, || self.give_for_own_segment(own)) {
-                    got = take(&mut trials);
+            if short(&got) && has_host_room(ground) && ground.order.sync_device().is_ok() {
+                WaitingBlocks::of(ground).poll_all();
+                for own in [true, false] {
+                    if short(&got) && trials.note(OomStep::Trim, || self.give_for_own_segment(own)) {
+                        got = take(&mut trials);
+                    }
                 }
             }
             match got {
@@ -268,14 +271,10 @@ impl<'a> Serving<'a> {
         }
     }
 
-    /// Gives idle segments back to make room for a segment of its own; returns whether any went back. `own`: see
-    /// [`take_idle`](Self::take_idle).
+    /// Gives idle segments back to make room for a segment of its own, after the device is done; returns whether any went
+    /// back. `own`: see [`take_idle`](Self::take_idle).
     fn give_for_own_segment(&self, own: bool) -> bool {
         let ground = self.ground;
-        if !has_host_room(ground) || ground.order.sync_device().is_err() {
-            return false;
-        }
-        WaitingBlocks::of(ground).poll_all();
         let Some((mut held, _)) = self.take_idle(self.req.charged, own) else { return false };
         let given = Trim::of(ground).give_segments_back(&mut held.taken, u64::MAX);
         held.end(&mut ground.growing());

@@ -143,6 +143,16 @@ pub(super) fn idle(b: &mut Bench, pool: PoolId, bytes: u64) {
     b.free(i, None);
 }
 
+/// A segment of 40 MiB, all free, in the heaps of two streams; the limit is that.
+pub(super) fn free_in_two_heaps(b: &mut Bench) {
+    idle(b, PoolId::DEFAULT, 40 * MIB);
+    b.alloc(PoolId::DEFAULT, Some(0), 8 * MIB).unwrap();
+    b.pond.set_limit(40 * MIB);
+    b.alloc(PoolId::DEFAULT, Some(1), 20 * MIB).expect("a part of the idle segment");
+    b.free(1, None);
+    b.free(0, None);
+}
+
 #[test]
 fn what_a_pools_own_limit_refuses_gives_nothing_back_of_others() {
     let mut b = bench(64 * MIB);
@@ -371,12 +381,7 @@ fn all_of_a_device_that_is_free_can_be_one_block() {
 #[test]
 fn what_is_told_of_segments_counts_what_is_free_in_two_heaps_and_whole_units() {
     let mut b = bench(1024 * MIB);
-    idle(&mut b, PoolId::DEFAULT, 40 * MIB);
-    b.alloc(PoolId::DEFAULT, Some(0), 8 * MIB).unwrap();
-    b.pond.set_limit(40 * MIB);
-    b.alloc(PoolId::DEFAULT, Some(1), 20 * MIB).expect("a part of the idle segment");
-    b.free(1, None);
-    b.free(0, None);
+    free_in_two_heaps(&mut b);
     b.pond.set_limit(60 * MIB + 8192);
     let m = b.pond.statistics().full(None, 984 * MIB).unwrap();
     assert_eq!((m.releasable_bytes, m.largest_free_bytes), (40 * MIB, 60 * MIB));

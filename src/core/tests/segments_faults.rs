@@ -3,7 +3,8 @@
 //! a request that failed succeeds once the device works, and in the end all memory is one block's.
 
 use super::capture::Graphs;
-use super::segments::{idle, reserved};
+use super::random::Random;
+use super::segments::{free_in_two_heaps, reserved};
 use super::*;
 
 const MIB: u64 = 1 << 20;
@@ -27,16 +28,8 @@ enum Op {
     Collect(u64),
 }
 
-/// A small generator of the same numbers on every run.
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % n
-    }
-
-    fn bytes(&mut self) -> u64 {
+    fn size(&mut self) -> u64 {
         match self.below(8) {
             0 => 1 + self.below(60 << 10),
             1 => 1 + self.below(MIB),
@@ -48,7 +41,7 @@ impl Random {
     fn op(&mut self) -> Op {
         let some = |r: &mut Random| (r.below(6) > 0).then(|| r.below(3));
         match self.below(42) {
-            0..14 => Op::Alloc { pool: self.below(4) as usize, stream: some(self), bytes: self.bytes() },
+            0..14 => Op::Alloc { pool: self.below(4) as usize, stream: some(self), bytes: self.size() },
             14..24 => Op::Free {
                 at: self.below(100) as usize,
                 on: if self.below(5) > 0 { None } else { some(self) },
@@ -309,12 +302,7 @@ fn what_two_heaps_have_side_by_side_serves_where_nothing_can_go_back() {
     for growing in [true, false] {
         let sizes = Config { init_alloc: 40 * MIB, realloc: 40 * MIB, ..config(false, 1024 * MIB) };
         let mut b = Bench::new(Config { growing, ..sizes });
-        idle(&mut b, PoolId::DEFAULT, 40 * MIB);
-        b.alloc(PoolId::DEFAULT, Some(0), 8 * MIB).unwrap();
-        b.pond.set_limit(40 * MIB);
-        b.alloc(PoolId::DEFAULT, Some(1), 20 * MIB).expect("a part of the idle segment");
-        b.free(1, None);
-        b.free(0, None);
+        free_in_two_heaps(&mut b);
         b.world.lock().unwrap().fail_release = true;
         let got = b.alloc(PoolId::DEFAULT, Some(0), 40 * MIB);
         got.unwrap_or_else(|e| panic!("nothing is in use; growing: {growing}: {e}"));

@@ -1,21 +1,12 @@
 //! Two threads meet on a device in segments: in the midst of the first, the second, ... call of the device that a request
 //! makes, another thread frees, allocates, trims, ends a pool or a stream, captures, or sets limits.
 
+use super::random::Random;
 use super::ties_threads::{Crowd, Piece};
 use super::*;
 
 const MIB: u64 = 1 << 20;
 const ALL: u64 = 64 * MIB;
-
-/// A small generator of the same numbers on every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % n
-    }
-}
 
 struct Live {
     piece: Piece,

@@ -2,6 +2,7 @@
 //! limit and end pools, and calls of the device fail: no block overlaps another, none is handed out before the work on its
 //! memory, and in the end all goes back.
 
+use super::random::Random;
 use super::*;
 use std::time::{Duration, Instant};
 
@@ -78,16 +79,6 @@ impl Crowd {
         drop(w);
         drop(books);
         self.pond.free(offset, None, None).unwrap();
-    }
-}
-
-/// A small generator of numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % n
     }
 }
 

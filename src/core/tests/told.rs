@@ -1,19 +1,10 @@
 //! What the statistics tell of free memory holds: what is told to be had is had, and what is told to go back goes back.
 
+use super::random::Random;
 use super::*;
 
 const MIB: u64 = 1 << 20;
 const ALL: u64 = 96 * MIB;
-
-/// A small generator of the same numbers on every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % n
-    }
-}
 
 /// The kinds of device.
 const SOURCES: [Source; 3] = [Source::Granules, Source::Segments, Source::OwnSegments];
