@@ -1,10 +1,14 @@
 // The history of a device and a recording of it, in C++.
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -66,6 +70,42 @@ TEST(History, TellsEveryBlockUnderLoad) {
   EXPECT_EQ(1, notes);
   EXPECT_NE(0u, last);
   EXPECT_TRUE(live.empty());
+}
+
+/// Whoever stamps its calls finds their events, whatever the clock does meanwhile.
+TEST(History, StampsTellWhichCallItWas) {
+  constexpr int kThreads = 4, kCalls = 200;
+  Device device{"host", 0};
+  millpond::History history(device);
+  using Calls = std::vector<std::pair<std::uint64_t, std::uint64_t>>;  // from, to
+  std::mutex lock;
+  std::map<std::uint32_t, Calls> all;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      Stream stream(device);
+      Calls own;
+      for (int i = 0; i < kCalls; ++i) {
+        const std::uint64_t from = millpond::history_stamp();
+        auto block = device.default_pool().allocate(1000 + 100 * (i % 7), stream);
+        own.emplace_back(from, millpond_history_stamp());
+      }
+      std::lock_guard<std::mutex> held(lock);
+      all.emplace(static_cast<std::uint32_t>(::syscall(SYS_gettid)), std::move(own));
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  history.stop();
+  std::map<std::uint32_t, std::size_t> told;
+  for (const millpond::HistoryEvent& e : history.events()) {
+    const Calls& own = all.at(e.thread);
+    if (e.kind != MILLPOND_HISTORY_ALLOC) continue;
+    const auto& [from, to] = own.at(told[e.thread]++);
+    EXPECT_LE(from, e.stamp);
+    EXPECT_GE(to, e.stamp);
+  }
+  EXPECT_EQ(static_cast<std::size_t>(kThreads), told.size());
+  for (const auto& [thread, count] : told) EXPECT_EQ(static_cast<std::size_t>(kCalls), count);
 }
 
 TEST(History, ARecordingIsATrace) {

@@ -142,6 +142,7 @@ bool on_event(void* user_data, const millpond_history_event* e) {
   out.pool_second = pool.second;
   out.thread = e->thread;
   out.kind = static_cast<EventKind>(e->kind);
+  out.stamp = e->stamp;
   out.at_once = (e->flags & MILLPOND_HISTORY_AT_ONCE) != 0;
   return reading.each(reading.user_data, &out);
 }
@@ -173,6 +174,8 @@ void millpond_torch_history_stop() {
     return 0;
   });
 }
+
+std::uint64_t millpond_torch_history_stamp() { return millpond_history_stamp(); }
 
 int millpond_torch_history_read(int device, bool (*each)(void*, const Event*), void* user_data) {
   return guard(1, [&] {

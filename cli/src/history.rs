@@ -151,7 +151,7 @@ impl History {
             "{:>14}  {:<14} {:>14} {:>14} {:>14} {:>14} {:>5} {:>8}",
             "time [us]", "event", "address", "bytes", "asked for", "stream", "pool", "thread"
         );
-        for HistoryEvent { event: e, frames, text } in &self.file.events {
+        for HistoryEvent { event: e, frames, text, .. } in &self.file.events {
             let micros = e.time.saturating_sub(start) as f64 / 1000.0;
             let stream = e.stream.map_or("all".to_owned(), |s| format!("{s:#x}"));
             let _ = write!(
@@ -183,7 +183,7 @@ impl History {
             self.file.about.iter().map(|(k, v)| (k.clone(), Value::from(v.as_str()))).collect();
         let head = json!({ "about": about, "dropped": self.file.dropped, "cut_off": self.file.cut_off });
         let mut out = format!("{head}\n");
-        for HistoryEvent { event: e, frames, text } in &self.file.events {
+        for HistoryEvent { event: e, frames, text, .. } in &self.file.events {
             let mut o = Map::new();
             o.insert("time_ns".into(), e.time.into());
             o.insert("action".into(), e.kind.name().into());

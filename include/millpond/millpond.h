@@ -493,7 +493,10 @@ typedef struct millpond_history_options {
 typedef struct millpond_history_event {
   /** sizeof(millpond_history_event) */
   size_t struct_size;
-  /** Nanoseconds of CLOCK_MONOTONIC. */
+  /**
+   * Nanoseconds of CLOCK_MONOTONIC, computed from `stamp` when the history is read: as exact as that clock has run evenly
+   * since the history began. In the order of the stamps.
+   */
   uint64_t time_ns;
   /** A MILLPOND_HISTORY_ number: what happened. */
   uint32_t kind;
@@ -521,6 +524,8 @@ typedef struct millpond_history_event {
   const char *text;
   /** Of MILLPOND_HISTORY_OOM: bytes that the device had free, as it says; UINT64_MAX if it could not be asked. Else 0. */
   uint64_t device_free_bytes;
+  /** When it happened, as `millpond_history_stamp` tells it. */
+  uint64_t stamp;
 } millpond_history_event;
 
 /**
@@ -2243,6 +2248,13 @@ C_Status millpond_history_on_signal(int signal,
  * Errors: INVALID_ARGUMENT for NULL, and for what is not UTF-8.
  */
 C_Status millpond_history_annotate(const char *note);
+
+/**
+ * The clock that events of histories are stamped with, in ticks of no known length. Readings of one process can be
+ * compared with each other and with `stamp` of `millpond_history_event`: the events of a call are those of its thread between a
+ * reading before it and one after it. Before and after the library is used, too. A few nanoseconds. Thread-safe.
+ */
+uint64_t millpond_history_stamp(void);
 
 /**
  * From now on what the program asks of the device's memory is written to `path`, as a trace that `millpond replay` and

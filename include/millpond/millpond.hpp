@@ -9,7 +9,7 @@
 //   cpp/callbacks.hpp  OomCallback, OomHandler, BlockHook
 //   cpp/group.hpp    GroupMembership, group_members(), set_group_budget()
 //   cpp/history.hpp  History, HistoryOptions, HistoryEvent, Recording, annotate(),
-//                    history_on_signal()
+//                    history_on_signal(), history_stamp()
 //   cpp/stream.hpp   StreamView, Stream, Event
 //   cpp/memory.hpp   PoolView, Pool, Buffer, PinnedBuffer, UnifiedBuffer, UnifiedPlace,
 //                    UnifiedAdvice, HostRegistration, DevicePtr, DeviceDelete, make_device_array()

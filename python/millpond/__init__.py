@@ -16,7 +16,7 @@ used from any thread. Sizes are bytes.
 """
 from ._callers import tag_callers
 from ._command import command_path, view
-from ._device import Device, DeviceInfo, DeviceType, Pool, annotate, device_types, history_on_signal, load_plugin
+from ._device import Device, DeviceInfo, DeviceType, Pool, annotate, device_types, history_on_signal, history_stamp, load_plugin
 from ._device import set_default_options, tag
 from ._group import Group, GroupMember, group_members, set_group_budget
 from ._hooks import BlockEvent, Hook
@@ -60,6 +60,7 @@ __all__ = [
     "group_members",
     "handle_of",
     "history_on_signal",
+    "history_stamp",
     "library_path",
     "load_plugin",
     "prefix",

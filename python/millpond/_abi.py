@@ -203,7 +203,7 @@ class HistoryEvent(ctypes.Structure):
         ("struct_size", c_size_t), ("time_ns", c_uint64), ("kind", c_uint32), ("flags", c_uint32), ("ptr", c_void_p),
         ("size_bytes", c_uint64), ("requested_bytes", c_uint64), ("stream", c_void_p), ("pool", c_void_p),
         ("thread", c_uint32), ("tag", c_uint32), ("frames", POINTER(c_uint64)), ("frame_count", c_size_t),
-        ("text", c_char_p), ("device_free_bytes", c_uint64),
+        ("text", c_char_p), ("device_free_bytes", c_uint64), ("stamp", c_uint64),
     ]
 
 
@@ -315,6 +315,7 @@ FUNCTIONS: list[tuple[str, Any, list[Any]]] = [
     ("millpond_device_history_stop", c_int, [_handle, _out_u64]),
     ("millpond_device_history_read", c_int, [_handle, HistoryCallback, c_void_p, _out_u64]),
     ("millpond_history_annotate", c_int, [c_char_p]),
+    ("millpond_history_stamp", c_uint64, []),
     ("millpond_history_on_signal", c_int, [c_int, POINTER(HistoryOptions)]),
     ("millpond_device_add_hook", c_int, [_handle, BlockHook, c_void_p, HookDestroy, _out_u64]),
     ("millpond_device_remove_hook", c_int, [_handle, c_uint64]),

@@ -564,6 +564,12 @@ def tag(name: str) -> Iterator[None]:
         yield from _until(None, lambda: check_end(library().millpond_tag_pop()))
 
 
+def history_stamp() -> int:
+    """The clock that events of histories are stamped with: the events of a call are those of its thread whose `stamp` lies
+    between a reading before it and one after it."""
+    return int(library().millpond_history_stamp())
+
+
 def annotate(note: str) -> None:
     """A note in the histories that are being kept."""
     check(library().millpond_history_annotate(chars_of(note, "the note")))

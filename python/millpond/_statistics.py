@@ -235,6 +235,8 @@ class Event:
     text: Optional[str]
     device_free: Optional[int] = None
     """Of "oom": what the device had free, if it could be asked."""
+    stamp: int = 0
+    """When it happened, as history_stamp() tells it."""
 
 
 def events(handle: Any) -> tuple[list[Event], int]:
@@ -253,6 +255,7 @@ def events(handle: Any) -> tuple[list[Event], int]:
                     tuple(e.frames[: e.frame_count]) if e.frame_count else (),
                     e.text.decode(errors="replace") if e.text is not None else None,
                     e.device_free_bytes if e.kind == _OOM and e.device_free_bytes != _UNKNOWN else None,
+                    e.stamp,
                 )
             )
             return True

@@ -89,7 +89,8 @@ pub unsafe extern "C" fn millpond_device_history_stop(
 
 fn event_of(device: &DeviceState, e: &HistoryEvent, text: Option<&CString>) -> millpond_history_event {
     let flag = |is: bool, bit| if is { bit } else { 0 };
-    let (frames, e) = (&e.frames, &e.event);
+    let HistoryEvent { event: e, stamp, frames, .. } = e;
+    let stamp = *stamp;
     let pooled = !e.host
         && !matches!(e.kind, EventKind::Annotate | EventKind::Snapshot | EventKind::RecordStream)
         && !e.is_segment();
@@ -118,6 +119,7 @@ fn event_of(device: &DeviceState, e: &HistoryEvent, text: Option<&CString>) -> m
             EventKind::Oom => e.device_free().unwrap_or(u64::MAX),
             _ => 0,
         },
+        stamp,
     }
 }
 
@@ -183,6 +185,14 @@ pub unsafe extern "C" fn millpond_history_annotate(note: *const c_char) -> C_Sta
         // SAFETY: C's promise, as the header states it.
         runtime::annotate(unsafe { text(note, "note") }?)
     })
+}
+
+/// The clock that events of histories are stamped with, in ticks of no known length. Readings of one process can be
+/// compared with each other and with `stamp` of `millpond_history_event`: the events of a call are those of its thread between a
+/// reading before it and one after it. Before and after the library is used, too. A few nanoseconds. Thread-safe.
+#[unsafe(no_mangle)]
+pub extern "C" fn millpond_history_stamp() -> u64 {
+    runtime::history_stamp()
 }
 
 /// From now on what the program asks of the device's memory is written to `path`, as a trace that `millpond replay` and

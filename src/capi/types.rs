@@ -428,7 +428,8 @@ pub struct millpond_history_options {
 pub struct millpond_history_event {
     /// sizeof(millpond_history_event)
     pub struct_size: usize,
-    /// Nanoseconds of CLOCK_MONOTONIC.
+    /// Nanoseconds of CLOCK_MONOTONIC, computed from `stamp` when the history is read: as exact as that clock has run evenly
+    /// since the history began. In the order of the stamps.
     pub time_ns: u64,
     /// A MILLPOND_HISTORY_ number: what happened.
     pub kind: u32,
@@ -456,6 +457,8 @@ pub struct millpond_history_event {
     pub text: *const c_char,
     /// Of MILLPOND_HISTORY_OOM: bytes that the device had free, as it says; UINT64_MAX if it could not be asked. Else 0.
     pub device_free_bytes: u64,
+    /// When it happened, as `millpond_history_stamp` tells it.
+    pub stamp: u64,
 }
 
 /// Called for each event of `millpond_device_history_read`, the oldest first, with the pointer given there. The event

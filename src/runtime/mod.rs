@@ -85,7 +85,7 @@ pub use device::tags::DeviceTagStats;
 pub use device::unified::UnifiedMemory;
 pub use entry::tags::{MAX_TAG_NAME, Tag, pop_tag};
 pub use group::{GroupMember, group_members, set_group_budget};
-pub use history::{History, HistoryOptions, annotate, history_on_signal};
+pub use history::{History, HistoryOptions, annotate, history_on_signal, history_stamp};
 pub use memory::captures::{Captures, Checkpoints};
 pub use memory::hooked::MemoryHooks;
 pub use memory::oom::OomCallbacks;

@@ -242,7 +242,7 @@ mod tests {
             tag: 0,
             home: 0,
         };
-        HistoryEvent { event, frames: Vec::new(), text: None }
+        HistoryEvent { event, stamp: 0, frames: Vec::new(), text: None }
     }
 
     fn history(events: Vec<HistoryEvent>) -> History {

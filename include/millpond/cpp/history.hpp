@@ -21,6 +21,9 @@ MILLPOND_CPP_CHECKED inline C_Status annotate(const std::string& note) {
   return check(millpond_history_annotate(note.c_str()));
 }
 
+/// The clock that events are stamped with: see millpond_history_stamp. Thread-safe.
+inline std::uint64_t history_stamp() noexcept { return millpond_history_stamp(); }
+
 /// An event of a history that owns what it tells: see millpond_history_event.
 struct HistoryEvent {
   std::uint64_t time_ns;              ///< by CLOCK_MONOTONIC
@@ -35,6 +38,7 @@ struct HistoryEvent {
   std::uint32_t tag;                  ///< 0: none
   std::vector<std::uint64_t> frames;  ///< return addresses, the innermost first
   std::string text;                   ///< of a note
+  std::uint64_t stamp;                ///< when, as history_stamp() tells it
 };
 
 /// How a history is to be.
@@ -115,7 +119,8 @@ class [[nodiscard]] History {
     std::vector<HistoryEvent> all;
     const std::uint64_t before = read([&all](const millpond_history_event& e) {
       HistoryEvent event{e.time_ns, e.kind, e.flags,  e.ptr, e.size_bytes, e.requested_bytes,
-                         e.stream,  e.pool, e.thread, e.tag, {},           {}};
+                         e.stream,  e.pool, e.thread, e.tag, {},           {},
+                         e.stamp};
       event.frames.assign(e.frames, e.frames + e.frame_count);
       if (e.text != nullptr) event.text = e.text;
       all.push_back(std::move(event));

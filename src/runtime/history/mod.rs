@@ -4,6 +4,7 @@
 //! Both watch the device's memory (`watch/observe.rs`) through a tape (`recording/tape.rs`). No thread is started and no file opened
 //! unless the program, or who set its environment, asked for it.
 
+use crate::base::clock;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::lock;
 use crate::core::BlockStates;
@@ -54,6 +55,14 @@ pub fn annotate(text: &str) -> Result<()> {
         d.memory().watchers().list().tell(Event { address, ..Event::new(EventKind::Annotate) });
     }
     Ok(())
+}
+
+/// The clock that events are stamped with ([`HistoryEvent::stamp`]), in ticks of no known length: of a call that took two
+/// readings before and after it, the events are those of its thread in between. Unlike the times in nanoseconds, which are
+/// computed when a history is read, stamps are exact.
+pub fn history_stamp() -> u64 {
+    clock::start();
+    clock::ticks()
 }
 
 /// What the environment asks of devices that are opened. The files are open, so nothing can fail any more.

@@ -37,6 +37,8 @@ const HOME: u8 = 64;
 pub struct HistoryEvent {
     /// The event.
     pub event: Event,
+    /// When it happened, as [`history_stamp`](crate::runtime::history_stamp) tells it; 0 where it comes from a file.
+    pub stamp: u64,
     /// The callers' return addresses, the innermost first, where they were asked for.
     pub frames: Vec<u64>,
     /// Of `Annotate`: what the program noted.
@@ -347,7 +349,7 @@ impl HistoryFile {
                         home,
                         ended: false, // not in files
                     };
-                    self.events.push(HistoryEvent { event, frames, text });
+                    self.events.push(HistoryEvent { event, stamp: 0, frames, text });
                 }
             }
         }
@@ -375,6 +377,7 @@ mod tests {
         };
         let of = |(n, kind): (usize, EventKind)| HistoryEvent {
             event: e(kind, n as u64),
+            stamp: 0,
             frames: (0..n as u64 % 4).map(|i| 0x7f00_0000_1000 - i * i).collect(),
             text: (kind == EventKind::Annotate).then(|| "step 7: Größe".to_owned()),
         };

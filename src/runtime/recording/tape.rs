@@ -249,7 +249,7 @@ impl Tape {
             if let Some((event, frames)) = seen {
                 let frames = record[WORDS..WORDS + frames].to_vec();
                 let text = if event.kind == EventKind::Annotate { text(event.address) } else { None };
-                events.push(HistoryEvent { event, frames, text });
+                events.push(HistoryEvent { event, stamp: record[0], frames, text });
             }
         }
         let dropped = head - self.ring.first() - events.len() as u64;

@@ -183,6 +183,7 @@ mod tests {
     fn a_block_whose_free_was_refused_has_its_callers() {
         let at = |kind, frames: &[u64]| HistoryEvent {
             event: Seen { address: 1, at_once: true, ..Seen::new(kind) },
+            stamp: 0,
             frames: frames.to_vec(),
             text: None,
         };
@@ -216,7 +217,8 @@ mod tests {
             at(EventKind::FreeRefused, 3, 5_000_000),
         ];
         let note = |e: &Seen| (e.kind == EventKind::Annotate).then(|| "epoch 2".to_owned());
-        let history = history.map(|event| HistoryEvent { event, frames: Vec::new(), text: note(&event) });
+        let history =
+            history.map(|event| HistoryEvent { event, stamp: 0, frames: Vec::new(), text: note(&event) });
         let kept = of(&history, 0, 100_000, 5_000_000);
         let noted = kept.events.iter().find(|e| e.action == Action::Annotate);
         assert_eq!(noted.map(|e| kept.text(e.text)), Some("epoch 2"));
@@ -244,7 +246,7 @@ mod tests {
         use EventKind::{Alloc, FreeCompleted, FreeRequested, Snapshot};
         let at = |kind, address, frames: &[u64]| {
             let event = Seen { address, thread: 7, ..Seen::new(kind) };
-            HistoryEvent { event, frames: frames.to_vec(), text: None }
+            HistoryEvent { event, stamp: 0, frames: frames.to_vec(), text: None }
         };
         let at_once = |mut e: HistoryEvent| {
             e.event.at_once = true;

@@ -124,7 +124,7 @@ fn callers_are_in_both_forms() {
     let code = libc::getpid as *const () as usize as u64 + 1; // a function that its module exports
     let at = |kind, address, frames: &[u64]| {
         let event = Seen { address, bytes: 64, ..Seen::new(kind) };
-        HistoryEvent { event, frames: frames.to_vec(), text: None }
+        HistoryEvent { event, stamp: 0, frames: frames.to_vec(), text: None }
     };
     let mut s = snapshot();
     let tagged = at(EventKind::Alloc, 1 << 41, &[code, 1]);

@@ -19,7 +19,7 @@ struct Library {
   X(history_read) X(on_segments) X(checkpoint) X(restore) X(checkpoint_destroy)              \
   X(export_size) X(export) X(import) X(import_close) X(segments) X(stats) X(sweep)              \
   X(requested) X(pool_serves_others) X(begin_elsewhere) X(serving)              \
-  X(pool_is_spare) X(avert_oom)
+  X(pool_is_spare) X(avert_oom) X(history_stamp)
 // clang-format on
 #define MEMBER(name) decltype(&millpond_torch_##name) name##_;
   FUNCTIONS(MEMBER)

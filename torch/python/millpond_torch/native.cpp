@@ -49,7 +49,8 @@ using millpond_torch::RejectionObserver;
 using millpond_torch::Serving;
 
 Library millpond;
-auto* const trace = new millpond_torch::Trace;  // never destroyed: tensors end with the process
+auto* const trace =
+    new millpond_torch::Trace(millpond);  // never destroyed: tensors end with the process
 const millpond_torch::Holdings holdings(millpond, *trace);
 auto* const oom = new millpond_torch::OutOfMemory(millpond, holdings, *trace);
 auto* const others = new millpond_torch::Others;

@@ -73,7 +73,8 @@ struct Event {
   std::uint64_t pool_first, pool_second;
   std::uint32_t thread;  // gettid
   EventKind kind;
-  bool at_once;  // a free that waited for nothing
+  bool at_once;         // a free that waited for nothing
+  std::uint64_t stamp;  // when, as millpond_torch_history_stamp tells it
 };
 }  // namespace millpond_torch
 
@@ -224,6 +225,8 @@ MILLPOND_TORCH_EXPORT int millpond_torch_import_close(void* ptr);
 // history already, as by MILLPOND_HISTORY, keeps that one.
 MILLPOND_TORCH_EXPORT int millpond_torch_history_start(std::size_t events);
 MILLPOND_TORCH_EXPORT void millpond_torch_history_stop();
+// The clock of Event::stamp.
+MILLPOND_TORCH_EXPORT std::uint64_t millpond_torch_history_stamp();
 // Tells `each` the device's events, the oldest first, until it returns false; none without a
 // history.
 MILLPOND_TORCH_EXPORT int millpond_torch_history_read(

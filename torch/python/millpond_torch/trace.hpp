@@ -2,7 +2,8 @@
 //
 // The events are those of Millpond's history. What only PyTorch knows of a call, above all the
 // Python frames it came from, is noted here while it is recorded, and found again by the address,
-// the thread and the time of the event. Nothing is noted while nothing of it is asked for.
+// the thread and the stamp of the event: the times of two clocks that the system corrects would not
+// tell which of several calls it was. Nothing is noted while nothing of it is asked for.
 #ifndef MILLPOND_TORCH_TRACE_HPP
 #define MILLPOND_TORCH_TRACE_HPP
 
@@ -30,6 +31,7 @@
 #include <vector>
 
 #include "compat.hpp"
+#include "library.hpp"
 #include "pluggable.hpp"
 
 namespace millpond_torch {
@@ -88,6 +90,8 @@ inline Words& words() {
 
 class Trace {
  public:
+  explicit Trace(const Library& library) : library_(library) {}
+
   /// Whether requests and frees have to pass by here.
   bool watches() const { return watches_.load(std::memory_order_relaxed); }
   /// Whether somebody is to be told of each of them.
@@ -106,7 +110,7 @@ class Trace {
     }
     std::lock_guard<std::mutex> held(lock_);
     if (!enabled || clear || !enabled_) {
-      since_ns_ = nanoseconds(CLOCK_MONOTONIC);
+      since_ = stamp();
       old.swap(notes_);
       old_marks.swap(marks_);
       old_annotations.swap(annotations_);
@@ -143,9 +147,10 @@ class Trace {
     for (const auto& tracker : *trackers) tracker(entry);
   }
 
-  /// The frames of the call that is under way, and when it began; 0: nothing is known of it.
+  /// The frames of the call that is under way, and its stamp before it began; 0: nothing is known
+  /// of it.
   struct Call {
-    std::uint64_t began_ns;
+    std::uint64_t began;
     Context context;
   };
   Call begin(bool free) {
@@ -156,7 +161,7 @@ class Trace {
       if (wanted) recorder = recorder_;
     }
     Context context = recorder != nullptr ? recorder() : nullptr;
-    return {nanoseconds(CLOCK_MONOTONIC), std::move(context)};
+    return {stamp(), std::move(context)};
   }
 
   /// A block has been given to the caller of `call`.
@@ -180,7 +185,7 @@ class Trace {
   void freed(Call call, void* ptr) {
     Note gone;
     std::lock_guard<std::mutex> held(lock_);
-    if (enabled_ && call.began_ns != 0) gone = note(ptr, true, std::move(call));
+    if (enabled_ && call.began != 0) gone = note(ptr, true, std::move(call));
   }
   /// The block goes: before another one can have its address.
   void forget(void* ptr) {
@@ -221,7 +226,8 @@ class Trace {
     if (!enabled_) return;
     TraceEntry entry = entry_of(action, device, address, size, stream, {0, 0}, 0, context,
                                 compiling(), std::move(metadata));
-    marks_.emplace_back(nanoseconds(CLOCK_MONOTONIC), std::move(entry));
+    entry.time_.t_ = static_cast<time_t>(nanoseconds(CLOCK_MONOTONIC));  // until it is told
+    marks_.emplace_back(stamp(), std::move(entry));
     if (marks_.size() > most_) {
       old.push_back(std::move(marks_.front()));
       marks_.pop_front();
@@ -254,10 +260,10 @@ class Trace {
         telling.notes[{n.ptr, n.thread, n.free}].push_back(n);
         telling.calls[n.thread].push_back(n);
       }
-      for (const auto& [time_ns, entry] : marks_) {
-        if (entry.device_ == device) telling.marks.emplace_back(time_ns, entry);
+      for (const auto& [at, entry] : marks_) {
+        if (entry.device_ == device) telling.marks.emplace_back(at, entry);
       }
-      telling.since_ns = since_ns_;
+      telling.since = since_;
       skips = skips_;
       most = most_;
     }
@@ -283,12 +289,12 @@ class Trace {
     void* ptr;
     std::uint32_t thread;
     bool free;
-    std::uint64_t began_ns, ended_ns;
+    std::uint64_t began, ended;  // stamps
     Context context;
     std::string compiling, metadata;
   };
   using Notes = std::deque<Note>;
-  using Marks = std::deque<std::pair<std::uint64_t, TraceEntry>>;
+  using Marks = std::deque<std::pair<std::uint64_t, TraceEntry>>;  // and their stamps
 
   /// A reading of a history.
   struct Telling {
@@ -299,31 +305,35 @@ class Trace {
     std::map<std::uint32_t, std::vector<Note>> calls{};  // of a thread
     Marks marks{};
     std::vector<TraceEntry> out{};
-    std::uint64_t since_ns = 0;
+    std::uint64_t since = 0;
     std::unordered_set<std::uint64_t> waiting{};  // freed blocks
+    time_t last_us = 0;
     std::uint64_t now_ns = nanoseconds(CLOCK_MONOTONIC);
     std::uint64_t now_us = nanoseconds(CLOCK_REALTIME) / 1000;
 
     time_t unix_us(std::uint64_t ns) const {
       return static_cast<time_t>(now_us - (now_ns > ns ? now_ns - ns : 0) / 1000);
     }
-    void marks_until(std::uint64_t ns) {
-      for (; !marks.empty() && marks.front().first <= ns; marks.pop_front()) {
-        out.push_back(std::move(marks.front().second));
-        out.back().time_.t_ = unix_us(marks.front().first);
+    void marks_until(std::uint64_t stamp) {
+      for (; !marks.empty() && marks.front().first <= stamp; marks.pop_front()) {
+        const auto ns = static_cast<std::uint64_t>(marks.front().second.time_.t_);
+        put(std::move(marks.front().second), unix_us(ns));
       }
+    }
+    /// Times of events are computed from their stamps, those of marks were read: of two that are
+    /// near each other the later one may seem to be the earlier one.
+    void put(TraceEntry entry, time_t at_us) {
+      last_us = std::max(last_us, at_us);
+      out.push_back(std::move(entry));
+      out.back().time_.t_ = last_us;
     }
 
     /// The one of the calls, which are in the order of their ends, in which an event happened.
     static const Note* around(const std::vector<Note>& all, const Event& e) {
-      constexpr std::uint64_t kNear = 20000;  // [ns] by which the clocks of both may differ
-      auto at = std::lower_bound(
-          all.begin(), all.end(), e.time_ns,
-          [](const Note& note, std::uint64_t time) { return note.ended_ns < time; });
-      if (at != all.end() && at->began_ns <= e.time_ns) return &*at;
-      const auto before = at != all.begin() ? std::prev(at) : all.end();
-      if (before != all.end() && before->ended_ns + kNear >= e.time_ns) return &*before;
-      return at != all.end() && at->began_ns <= e.time_ns + kNear ? &*at : nullptr;
+      const auto at = std::lower_bound(
+          all.begin(), all.end(), e.stamp,
+          [](const Note& note, std::uint64_t stamp) { return note.ended < stamp; });
+      return at != all.end() && at->began <= e.stamp ? &*at : nullptr;
     }
     const Note* note_of(const Event& e, bool free) const {
       const auto known = notes.find({reinterpret_cast<void*>(e.address), e.thread, free});
@@ -335,17 +345,17 @@ class Trace {
     }
 
     void add(TraceEntry::Action action, const Event& e, const Note* note) {
-      out.push_back(entry_of(
-          action, device, e.address, e.size_bytes, reinterpret_cast<void*>(e.stream),
-          MempoolId_t{e.pool_first, e.pool_second}, 0, note != nullptr ? note->context : nullptr,
-          note != nullptr ? note->compiling : std::string(),
-          note != nullptr ? note->metadata : std::string()));
-      out.back().time_.t_ = unix_us(e.time_ns);
+      put(entry_of(action, device, e.address, e.size_bytes, reinterpret_cast<void*>(e.stream),
+                   MempoolId_t{e.pool_first, e.pool_second}, 0,
+                   note != nullptr ? note->context : nullptr,
+                   note != nullptr ? note->compiling : std::string(),
+                   note != nullptr ? note->metadata : std::string()),
+          unix_us(e.time_ns));
     }
 
     void event(const Event& e) {
-      if (e.time_ns < since_ns) return;
-      marks_until(e.time_ns);
+      if (e.stamp < since) return;
+      marks_until(e.stamp);
       switch (e.kind) {
         case EventKind::kAlloc:
           return add(TraceEntry::ALLOC, e, note_of(e, false));
@@ -376,6 +386,8 @@ class Trace {
     }
   };
 
+  std::uint64_t stamp() const { return library_.history_stamp_(); }
+
   static std::string compiling() {
     const auto& all = words().compiling;
     return all.empty() ? std::string() : all.back();
@@ -387,9 +399,8 @@ class Trace {
     if (call.context == nullptr && words().metadata.empty() && words().compiling.empty()) {
       return gone;
     }
-    notes_.push_back({ptr, static_cast<std::uint32_t>(::syscall(SYS_gettid)), free, call.began_ns,
-                      nanoseconds(CLOCK_MONOTONIC), std::move(call.context), compiling(),
-                      words().metadata});
+    notes_.push_back({ptr, static_cast<std::uint32_t>(::syscall(SYS_gettid)), free, call.began,
+                      stamp(), std::move(call.context), compiling(), words().metadata});
     if (notes_.size() > most_) {
       gone = std::move(notes_.front());
       notes_.pop_front();
@@ -402,12 +413,13 @@ class Trace {
     watches_.store(enabled_ || trackers_ != nullptr || !live_.empty(), std::memory_order_relaxed);
   }
 
+  const Library& library_;
   std::atomic<bool> watches_{false}, enabled_{false}, tracks_{false};
   std::mutex lock_;  // guards what follows; nothing of PyTorch's is called with it
   CreateContextFn recorder_ = nullptr;
   RecordContext when_ = RecordContext::NEVER;
   std::size_t most_ = 0;
-  std::uint64_t since_ns_ = 0;
+  std::uint64_t since_ = 0;  // a stamp
   std::vector<TraceEntry::Action> skips_;
   std::shared_ptr<const std::vector<AllocatorTraceTracker>> trackers_;
   Notes notes_;

@@ -219,6 +219,7 @@ typedef struct millpond_history_event {
   size_t frame_count;
   const char *text;
   uint64_t device_free_bytes;
+  uint64_t stamp;
 } millpond_history_event;
 typedef bool (*millpond_history_callback)(void *user_data, const struct millpond_history_event *event);
 typedef void (*millpond_stream_callback)(void *user_data, C_Status status);
@@ -675,6 +676,7 @@ C_Status millpond_device_history_read(const millpond_device *device,
 C_Status millpond_history_on_signal(int signal,
                                     const millpond_history_options *options);
 C_Status millpond_history_annotate(const char *note);
+uint64_t millpond_history_stamp(void);
 C_Status millpond_device_record_start(millpond_device *device,
                                       const char *path);
 C_Status millpond_device_record_stop(millpond_device *device,
