@@ -164,7 +164,7 @@ impl<'a> SleepCalls<'a> {
     }
 
     /// Brings the pool's memory back at the same addresses, all of it or none. If necessary, idle memory of other pools is
-    /// given back for it.
+    /// given back for it: no more than a limit lacks, and none where it would refuse all the same.
     pub fn wake(self, pool: PoolId) -> Result<()> {
         let ground = self.ground;
         ground.check_reentry()?;
@@ -179,13 +179,12 @@ impl<'a> SleepCalls<'a> {
             p.start_to_move(&g, Sleep::Sleeping)?;
             ground.sleeping().remove(&pool.0).unwrap_or_default()
         };
-        let mut done = Err(Error::new(Code::OutOfMemory, ""));
-        for trimmed in [false, true] {
+        let mut done = self.try_to_wake(pool, &sleeping);
+        if let Err(e) = &done
+            && e.code() == Code::OutOfMemory
+            && Trim::of(ground).for_refused(pool, sleeping.granules() * GRANULE, e)
+        {
             done = self.try_to_wake(pool, &sleeping);
-            let short = done.as_ref().is_err_and(|e| e.code() == Code::OutOfMemory);
-            if !short || trimmed || !Trim::of(ground).all_that_goes() {
-                break;
-            }
         }
         let mut g = ground.growing();
         match done {

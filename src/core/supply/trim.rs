@@ -13,9 +13,10 @@ use super::super::state::growth::segments::Segment;
 use super::super::state::growth::transits::Parts;
 use super::super::types::PoolId;
 use super::super::units::{GRANULE, GranuleSet};
+use super::limits::is_limit;
 use super::ranges::Ranges;
-use super::taken::{Lot, Of, Taken};
-use crate::base::error::Result;
+use super::taken::{Lot, Of, Taken, count};
+use crate::base::error::{Error, Result};
 use crate::base::sort;
 use crate::base::sync::pause;
 
@@ -48,6 +49,36 @@ impl<'a> Trim<'a> {
     /// Gives as much unused memory back as the device takes. Waits for the device first. Returns whether anything went back.
     pub(crate) fn all_that_goes(self) -> bool {
         self.give_down_to(None, 0).is_ok_and(|given| given.any)
+    }
+
+    /// Gives unused memory back for `bytes` that a pool was refused for lack of memory: as much as the device takes where it
+    /// refused, and where a limit did, as little as suffices, or none if it would refuse all the same. Unused memory of the
+    /// pool itself stays. Waits for the device. Returns whether anything went back.
+    pub(crate) fn for_refused(self, pool: PoolId, bytes: u64, refused: &Error) -> bool {
+        if !is_limit(refused) {
+            return self.all_that_goes();
+        }
+        let ground = self.ground;
+        let lacks = {
+            let g = ground.growing();
+            (g.pool_lacks(pool.0, bytes) == 0).then(|| g.device_lacks(bytes).div_ceil(GRANULE))
+        };
+        let Some(most) = lacks.filter(|_| ground.order.sync_device().is_ok()) else { return false };
+        WaitingBlocks::of(ground).poll_all();
+        let mut held = {
+            let mut g = ground.growing();
+            let mut others = ground.heaps_in(None);
+            others.retain(|x| x.pool() != pool.0);
+            let taken = g.take_free(others, most, Of::Any);
+            if count(&taken) < most {
+                g.return_all(taken);
+                return false;
+            }
+            g.in_transit(taken, Parts::Any)
+        };
+        let given = self.give_granules_back(std::mem::take(&mut held.taken));
+        held.end(&mut ground.growing());
+        given.any
     }
 
     /// Gives unused memory of one pool, or of all, back until no more than `keep` bytes of it are reserved: as little as

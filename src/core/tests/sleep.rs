@@ -186,6 +186,35 @@ fn a_sleeping_pool_that_cannot_end_sleeps_on() {
     b.finish();
 }
 
+/// Caches are worth more than a wake that cannot be.
+#[test]
+fn a_pool_that_a_limit_keeps_asleep_empties_no_cache() {
+    for of_pool in [false, true] {
+        let mut b = Bench::new(config(true, 64 * G));
+        let p = b.pool(false);
+        b.alloc(p, Some(0), 16 * G).unwrap();
+        b.sleep(p, true, true);
+        b.alloc(PoolId::DEFAULT, Some(0), 8 * G).unwrap();
+        for _ in 0..6 {
+            b.alloc(PoolId::DEFAULT, Some(0), 2 * G).unwrap();
+        }
+        (0..6).for_each(|_| b.free(2, None)); // 8 live, 12 idle
+        let reserved = |b: &Bench| b.pond.stats(None).unwrap().reserved.current / G;
+        assert_eq!(reserved(&b), 20);
+        let limit = |b: &Bench, granules: u64| match of_pool {
+            true => b.pond.pool_set_limit(p, granules * G).unwrap(),
+            false => b.pond.set_limit(granules * G),
+        };
+        limit(&b, if of_pool { 15 } else { 23 }); // all that is idle would not be enough
+        assert_eq!(b.pond.sleep().wake(p).unwrap_err().code(), Code::OutOfMemory);
+        assert_eq!(reserved(&b), 20, "of a pool: {of_pool}");
+        limit(&b, if of_pool { 16 } else { 30 });
+        b.wake(p);
+        assert_eq!(reserved(&b), if of_pool { 36 } else { 30 }, "as little goes back as suffices");
+        b.finish();
+    }
+}
+
 /// What went back before the device refused to take more makes room for the memory that wakes up.
 #[test]
 fn a_pool_wakes_where_only_a_part_of_the_rest_could_go_back() {
