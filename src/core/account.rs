@@ -51,24 +51,48 @@ impl<'a> Accounts<'a> {
     }
 
     /// Settles a heap that has passed its ceiling: raises the peaks if necessary, and distributes the ceilings again. The
-    /// heap does so alone where it has passed its own peak only, or the part of one class.
+    /// heap does so alone where it has passed its own peak only, or the part of one class, and where enough is spare.
     #[cold]
     #[inline(never)]
     pub(crate) fn settle(self, heap: &'static Heap) {
         let mut h = self.ground.lock(heap);
         self.blocks.drain(&mut h);
         let beyond = h.counters.take_more_of_all();
-        drop(h);
-        if !beyond {
+        if !beyond && !h.counters.has_surplus() {
             return;
         }
+        drop(h);
         let mut ledger = self.ground.ledger();
-        self.take_sums(&mut ledger, Some(heap), |_| ());
+        if !beyond {
+            self.give_surplus(&mut ledger, heap);
+        } else if !self.take_spare(&mut ledger, heap) {
+            self.take_sums(&mut ledger, Some(heap), |_| ());
+        }
+    }
+
+    /// Deals a heap what it lacks of what is spare. Returns whether it lacks nothing any more.
+    fn take_spare(self, ledger: &mut Ledger, heap: &'static Heap) -> bool {
+        let mut h = self.ground.lock(heap);
+        let Some(more) = ledger.deal_spare(heap.pool(), &h.counters.room()) else { return false };
+        h.counters.note_peak();
+        h.counters.add_room(more);
+        !h.counters.take_more_of_all()
+    }
+
+    /// A heap that has far more room than it was dealt gives some of it back, if there are others.
+    fn give_surplus(self, ledger: &mut Ledger, heap: &'static Heap) {
+        let mut h = self.ground.lock(heap);
+        if ledger.device.sums.heaps <= 1 {
+            h.counters.keep_surplus();
+        } else if h.counters.has_surplus() {
+            let given = h.counters.give_surplus();
+            ledger.take_spare(heap.pool(), &given);
+        }
     }
 
     /// Takes the true sums, with every heap locked in which anything may have happened since the last time, raises the
     /// peaks, calls `f` with the ledger, and shares out the room below the peaks: each heap first gets what it once had
-    /// and has not now, so that a program that repeats itself need not ask again; `first` is served first.
+    /// and has not now, so that a program that repeats itself need not ask again; `first`, which asks, does not rest.
     pub(crate) fn take_sums<R>(
         self,
         ledger: &mut Ledger,
@@ -150,22 +174,15 @@ impl<'a> Accounts<'a> {
             }
         }
         let result = f(ledger, all);
-        let urgent = all.iter().find(|h| is_first(h)).map(|h| h.counters.need());
         for h in all.iter_mut() {
-            let pool = ledger.pools.get_mut(&h.heap.pool());
             if !h.counters.seen.rests {
-                let urgent = urgent.as_ref().map(|n| (n, is_first(h)));
-                let need = h.counters.need();
-                let room = pool.map_or(Grid::default(), |p| {
-                    let (of_device, of_pool) = (ledger.device.room(&need, urgent), p.room(&need, urgent));
-                    std::array::from_fn(|k| std::array::from_fn(|d| of_device[k][d].min(of_pool[k][d])))
-                });
-                h.counters.set_room(room);
+                let (room, returns) = ledger.deal(h.heap.pool(), &h.counters.need(), &h.counters.waiting());
+                h.counters.set_room(room, returns);
             } else {
-                h.counters.set_room(Grid::default());
+                h.counters.set_room(Grid::default(), Grid::default());
                 let seen = h.counters.seen;
                 ledger.device.resting.add(&seen);
-                if let Some(p) = pool {
+                if let Some(p) = ledger.pools.get_mut(&h.heap.pool()) {
                     p.resting.add(&seen);
                 }
                 ledger.active.retain(|&i| i != h.heap.index);

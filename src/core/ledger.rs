@@ -8,11 +8,18 @@
 //! blocks at once, and for each of the two classes of memory and both together: a heap has a ceiling of each, and keeps
 //! below all of them.
 //!
+//! True sums need the locks of all active heaps, which interrupts the threads that own them. So where the heaps have been
+//! higher than all may be together, part of the room is dealt to none and is *spare*: a heap that has used up its own takes
+//! some of that, alone, and one that frees have left far more than it was dealt gives some back.
+//!
+//! Blocks that wait are not live, but active, which has peaks of its own: room is below both. When a wait ends, the heap may
+//! allocate what the block had, but no more than the peaks of what is live allow.
+//!
 //! A heap in which nothing happens *rests*: it has no room below its ceiling, its part of the sums is kept here, and it
 //! is skipped until it reports activity. So settling costs only as much as there are active heaps.
 
 use super::heap::LockedHeap;
-use super::heap::counters::{ALL, Grid, KINDS, Seen, Triple};
+use super::heap::counters::{ALL, Grid, KINDS, Seen, Triple, grid};
 use super::types::Counter;
 use crate::base::ordered::Map;
 use std::collections::VecDeque;
@@ -45,6 +52,10 @@ pub(crate) struct Account {
     pub sums: Sums,
     /// How far the sums are below the peaks.
     pub below: Grid,
+    /// How much more they may grow as waits end: how far what is live is below its peaks beyond that.
+    pub returns: Grid,
+    /// What of `below` no heap was dealt.
+    pub spare: Grid,
 }
 
 /// All accounts of a device.
@@ -76,6 +87,41 @@ pub(crate) struct Line {
 }
 
 impl Ledger {
+    /// Deals to a heap of that pool: how much more it may allocate, and how much more than that as its waits end.
+    pub(crate) fn deal(&mut self, pool: u32, need: &Grid, waiting: &Grid) -> (Grid, Grid) {
+        let Some(pool) = self.pools.get_mut(&pool) else { return Default::default() };
+        let least = |a: Grid, b: Grid| grid(|k, d| a[k][d].min(b[k][d]));
+        let room = least(self.device.room(need), pool.room(need));
+        for a in [&mut self.device, pool] {
+            a.spare = grid(|k, d| a.spare[k][d] - room[k][d]);
+        }
+        (room, least(self.device.returns(waiting), pool.returns(waiting)))
+    }
+
+    /// Deals some of what is spare to a heap of that pool that has passed its room, which is negative then: at least so
+    /// much. `None`: there is less.
+    pub(crate) fn deal_spare(&mut self, pool: u32, room: &Grid) -> Option<Grid> {
+        let pool = self.pools.get_mut(&pool)?;
+        let spare = grid(|k, d| self.device.spare[k][d].min(pool.spare[k][d]));
+        let lacks = grid(|k, d| (-room[k][d]).max(0));
+        if lacks.iter().flatten().zip(spare.iter().flatten()).any(|(lacks, spare)| lacks > spare) {
+            return None;
+        }
+        let more = grid(|k, d| if lacks[k][d] > 0 { lacks[k][d].max(spare[k][d] / 2) } else { 0 });
+        for a in [&mut self.device, pool] {
+            a.spare = grid(|k, d| a.spare[k][d] - more[k][d]);
+        }
+        Some(more)
+    }
+
+    /// A heap of that pool has given room back.
+    pub(crate) fn take_spare(&mut self, pool: u32, given: &Grid) {
+        let Some(pool) = self.pools.get_mut(&pool) else { return };
+        for a in [&mut self.device, pool] {
+            a.spare = grid(|k, d| a.spare[k][d] + given[k][d]);
+        }
+    }
+
     /// Removes a heap, which is locked, from its pool; the ledger keeps the totals of what it has allocated.
     pub(crate) fn remove(&mut self, h: &mut LockedHeap<'_>) {
         let seen = h.counters.seen;
@@ -135,36 +181,35 @@ impl Account {
         self.sums = self.resting;
     }
 
-    /// Raises the peaks to the sums.
+    /// Raises the peaks to the sums. No heap is dealt anything yet.
     pub(crate) fn raise(&mut self) {
-        self.below = self.peaks.raise(&self.sums);
+        (self.below, self.returns) = self.peaks.raise(&self.sums);
+        self.spare = self.below;
     }
 
-    /// The part of what is left below the peaks that a heap gets which needs so much; `urgent` is what the one needs
-    /// that asks, and whether it is this one.
-    pub(crate) fn room(&self, need: &Grid, urgent: Option<(&Grid, bool)>) -> Grid {
+    /// The part of what is left below the peaks for a heap that needs so much.
+    fn room(&self, need: &Grid) -> Grid {
         let s = &self.sums;
-        std::array::from_fn(|k| {
-            std::array::from_fn(|d| {
-                let urgent = urgent.map(|(n, mine)| (n[k][d], mine));
-                share(self.below[k][d], s.heaps, s.need[k][d], need[k][d], urgent)
-            })
-        })
+        grid(|k, d| share(self.below[k][d], s.heaps, s.need[k][d], need[k][d]))
+    }
+
+    /// The part of what may be allocated again as waits end for a heap in which so much waits.
+    fn returns(&self, waiting: &Grid) -> Grid {
+        grid(|k, d| portion(self.returns[k][d], waiting[k][d], self.sums.waiting[k][d]))
     }
 }
 
 impl Peaks {
-    /// Raises the peaks to the sums; returns how far each quantity is below its peak.
-    fn raise(&mut self, s: &Sums) -> Grid {
-        std::array::from_fn(|k| {
-            let (now, active) = (s.now[k], s.active(k));
-            std::array::from_fn(|d| {
-                self.peak[k][d] = self.peak[k][d].max(now[d]);
-                self.active[k][d] = self.active[k][d].max(active[d]);
-                // Neither the peak of what is live nor that of what is active may be passed.
-                (self.peak[k][d] - now[d]).min(self.active[k][d] - active[d])
-            })
-        })
+    /// Raises the peaks to the sums; returns how far each quantity is below its peak, and how far what is live is below its
+    /// own beyond that.
+    fn raise(&mut self, s: &Sums) -> (Grid, Grid) {
+        let active: Grid = std::array::from_fn(|k| s.active(k));
+        self.peak = grid(|k, d| self.peak[k][d].max(s.now[k][d]));
+        self.active = grid(|k, d| self.active[k][d].max(active[k][d]));
+        let live = grid(|k, d| self.peak[k][d] - s.now[k][d]);
+        // Neither the peak of what is live nor that of what is active may be passed.
+        let below = grid(|k, d| live[k][d].min(self.active[k][d] - active[k][d]));
+        (below, grid(|k, d| live[k][d] - below[k][d]))
     }
 
     /// Resets the peaks to the current values.
@@ -199,24 +244,25 @@ impl Peaks {
 }
 
 /// The part of `left` that one heap gets, when `left` is shared among so many heaps, which need `all` together: what it
-/// needs to return to its own peak, plus an equal part of the rest. If there is not enough for all, the heap that asks
-/// gets what it needs, but at least half, and the others share the rest in proportion to their needs. The parts never
-/// add up to more than `left`.
-fn share(left: i64, heaps: i64, all: i64, need: i64, urgent: Option<(i64, bool)>) -> i64 {
+/// needs to return to its own peak, plus an equal part of the rest. If there is not enough for all, half of it is shared in
+/// proportion to their needs, and the other half is spare. The parts never add up to more than `left`.
+fn share(left: i64, heaps: i64, all: i64, need: i64) -> i64 {
     let left = left.max(0);
     if all <= left {
         return need + (left - all) / heaps.max(1);
     }
-    let (first, mine) = urgent.map_or((0, false), |(n, mine)| (n.max(left / 2).min(left), mine));
-    if mine {
-        return first;
+    if heaps <= 1 { left } else { portion(left - left / 2, need, all) }
+}
+
+/// The part of `left` for one who has `own` of `all`, but no more than that.
+fn portion(left: i64, own: i64, all: i64) -> i64 {
+    if all <= left {
+        return own;
     }
-    let others = all - urgent.map_or(0, |(n, _)| n);
-    let (rest, others) = (left - first, others.max(1));
     // Wide numbers only where narrow ones do not do: dividing them takes hundreds of instructions.
-    match rest.checked_mul(need) {
-        Some(product) => product / others,
-        None => (i128::from(rest) * i128::from(need) / i128::from(others)) as i64,
+    match left.checked_mul(own) {
+        Some(product) => product / all.max(1),
+        None => (i128::from(left) * i128::from(own) / i128::from(all.max(1))) as i64,
     }
 }
 
@@ -227,15 +273,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn shares_never_pass_what_is_left(left in 0i64..1 << 40, needs in prop::collection::vec(0i64..1 << 40, 1..20), who in 0usize..40) {
+        fn shares_never_pass_what_is_left(left in 0i64..1 << 40, needs in prop::collection::vec(0i64..1 << 40, 1..20)) {
             let (all, heaps) = (needs.iter().sum(), needs.len() as i64);
-            let urgent = needs.get(who).copied();
-            let dealt: i64 = needs
-                .iter()
-                .enumerate()
-                .map(|(i, &n)| share(left, heaps, all, n, urgent.map(|u| (u, i == who))))
-                .sum();
+            let dealt: i64 = needs.iter().map(|&n| share(left, heaps, all, n)).sum();
             prop_assert!((0..=left).contains(&dealt), "{dealt} of {left}");
+            let parts: i64 = needs.iter().map(|&n| portion(left, n, all)).sum();
+            prop_assert!((0..=left.min(all)).contains(&parts), "{parts} of {left}");
         }
     }
 

@@ -26,6 +26,7 @@ mod capture;
 mod checkpoint;
 mod guards;
 mod oom;
+mod peaks;
 mod programs;
 mod random;
 mod scale;

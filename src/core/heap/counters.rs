@@ -24,6 +24,9 @@ use crate::base::sync::Word;
 /// But if a program's streams take turns, its heaps would then be settled at each turn.
 const LOOKS_UNTIL_REST: u32 = 16;
 
+/// So much room more than it was dealt a heap may always have.
+const SURPLUS: Triple = [1 << 16, 1 << 16, 2];
+
 /// Charged bytes, requested bytes, blocks.
 pub(crate) type Triple = [i64; 3];
 
@@ -55,6 +58,10 @@ pub(crate) struct Counters {
     ceiling: [Triple; 2],
     /// The maximum that may be allocated at one time before the ledger must be asked.
     most: Grid,
+    /// How much more that may be once blocks that wait are reusable: what they had, as far as no peak is passed by it.
+    returns: Grid,
+    /// How far `most` was above what was allocated when the ledger changed it last.
+    dealt: Grid,
     /// The maximum that was allocated here whenever somebody checked.
     peak: Grid,
     /// The maximum that both classes together had since it was reset, or since the heap has served its stream. Exact.
@@ -78,6 +85,11 @@ pub(crate) struct Seen {
     pub waiting: Grid,
     /// The heap rests, and this is in the ledger's sums of resting heaps.
     pub rests: bool,
+}
+
+/// A grid of what `of` says of each class (or both) and quantity.
+pub(crate) fn grid<T>(of: impl Fn(usize, usize) -> T) -> Grid<T> {
+    std::array::from_fn(|k| std::array::from_fn(|d| of(k, d)))
 }
 
 /// Two classes, and their sum.
@@ -122,12 +134,52 @@ impl Counters {
         self.current() == Grid::<i64>::default()
     }
 
-    /// Lets the heap allocate `room` more than it has now before it must ask.
-    pub(crate) fn set_room(&mut self, room: Grid) {
+    /// Lets the heap allocate `room` more than it has now before it must ask, and `returns` more as its waiting blocks
+    /// become reusable.
+    pub(crate) fn set_room(&mut self, room: Grid, returns: Grid) {
         let now = self.current();
         self.note_highest();
-        self.most = std::array::from_fn(|k| std::array::from_fn(|d| now[k][d] + room[k][d]));
+        self.most = grid(|k, d| now[k][d] + room[k][d]);
+        (self.dealt, self.returns) = (room, returns);
         (0..3).for_each(|d| self.deal([now[SMALL][d], now[LARGE][d]], d, None));
+    }
+
+    /// How far the heap could allocate before it must ask; negative: it has passed that.
+    pub(crate) fn room(&self) -> Grid {
+        let now = self.current();
+        grid(|k, d| self.most[k][d] - now[k][d])
+    }
+
+    /// Lets the heap allocate so much more before it must ask. [`take_more_of_all`](Self::take_more_of_all) has to follow.
+    pub(crate) fn add_room(&mut self, more: Grid) {
+        self.most = grid(|k, d| self.most[k][d] + more[k][d]);
+        let room = self.room();
+        self.dealt = grid(|k, d| if more[k][d] > 0 { room[k][d] } else { self.dealt[k][d] });
+    }
+
+    /// Whether frees have left the heap far more room of anything than it was dealt.
+    pub(crate) fn has_surplus(&self) -> bool {
+        let room = self.room();
+        KINDS.into_iter().any(|k| (0..3).any(|d| self.is_surplus(&room, k, d)))
+    }
+
+    fn is_surplus(&self, room: &Grid, k: usize, d: usize) -> bool {
+        room[k][d] > 2 * self.dealt[k][d] + SURPLUS[d]
+    }
+
+    /// Takes half of such room away from the heap, and returns how much.
+    pub(crate) fn give_surplus(&mut self) -> Grid {
+        let (room, now) = (self.room(), self.current());
+        let given = grid(|k, d| if self.is_surplus(&room, k, d) { room[k][d] / 2 } else { 0 });
+        self.most = grid(|k, d| self.most[k][d] - given[k][d]);
+        self.dealt = grid(|k, d| if given[k][d] > 0 { given[k][d] } else { self.dealt[k][d] });
+        (0..3).for_each(|d| self.deal([now[SMALL][d], now[LARGE][d]], d, None));
+        given
+    }
+
+    /// It may keep what it has.
+    pub(crate) fn keep_surplus(&mut self) {
+        self.dealt = self.room();
     }
 
     /// Each class that has used up its part takes more, and the heap's own peak is raised: what has to follow
@@ -243,7 +295,7 @@ impl Counters {
     /// How far the heap is below its own peaks.
     pub(crate) fn need(&self) -> Grid {
         let now = self.current();
-        std::array::from_fn(|k| std::array::from_fn(|d| (self.peak[k][d] - now[k][d]).max(0)))
+        grid(|k, d| (self.peak[k][d] - now[k][d]).max(0))
     }
 
     /// Counts an allocated block. `true`: more is allocated than the heap may have, and it must be settled.
@@ -298,27 +350,34 @@ impl Counters {
 
     /// Counts a freed block that waits. It stays active until its wait is over, so the ceilings go down with it.
     pub(crate) fn count_out_to_wait(&mut self, class: Class, charged: u64, requested: u64) {
-        self.move_ceilings(class, [-(charged as i64), -(requested as i64), -1]);
-    }
-
-    /// A block waits no longer.
-    pub(crate) fn count_back(&mut self, class: Class, charged: u64, requested: u64) {
-        let back = [charged as i64, requested as i64, 1];
-        self.move_ceilings(class, back);
-        let w = &mut self.words[class as usize];
-        w.left.iter_mut().zip(back).for_each(|(left, n)| left.add(n));
-        self.deal_again();
-    }
-
-    /// `less` is what no longer waits and may be allocated again; negative for what begins to wait.
-    fn move_ceilings(&mut self, class: Class, less: Triple) {
         let c = class as usize;
-        for (d, n) in less.into_iter().enumerate() {
-            self.ceiling[c][d] += n;
-            self.most[c][d] += n;
-            self.most[ALL][d] += n;
-            self.waiting[c][d] -= n;
+        for (d, n) in [charged as i64, requested as i64, 1].into_iter().enumerate() {
+            self.waiting[c][d] += n;
+            self.ceiling[c][d] -= n;
+            for k in [c, ALL] {
+                self.most[k][d] -= n;
+                self.returns[k][d] += n;
+            }
         }
+    }
+
+    /// A block waits no longer. What it had may be allocated again, unless the ledger has seen it waiting and dealt with
+    /// the room below the peaks of what is live.
+    pub(crate) fn count_back(&mut self, class: Class, charged: u64, requested: u64) {
+        let c = class as usize;
+        for (d, n) in [charged as i64, requested as i64, 1].into_iter().enumerate() {
+            self.waiting[c][d] -= n;
+            let back = [c, ALL].map(|k| {
+                let back = n.min(self.returns[k][d]);
+                self.returns[k][d] -= back;
+                self.most[k][d] += back;
+                back
+            });
+            let part = back[0].min(back[1]);
+            self.ceiling[c][d] += part;
+            self.words[c].left[d].add(part);
+        }
+        self.deal_again();
     }
 }
 
@@ -349,11 +408,11 @@ mod tests {
         let huge = 1u64 << 62;
         let mut wrapped = 0;
         for _ in 0..9 {
-            c.set_room(room([huge as i64, 10, 10]));
+            c.set_room(room([huge as i64, 10, 10]), Grid::default());
             assert!(!counted_in(&mut c, CLASS, huge / 4, 1));
             assert_eq!(now(&c), [huge as i64 / 4, 1, 1]);
             c.count_out(CLASS, huge / 4, 1);
-            c.set_room([[0; 3], [huge as i64, 10, 10], [huge as i64, 10, 10]]);
+            c.set_room([[0; 3], [huge as i64, 10, 10], [huge as i64, 10, 10]], Grid::default());
             assert!(!counted_in(&mut c, CLASS, huge, 1));
             assert!(counted_in(&mut c, CLASS, 1, 1), "past the ceiling");
             c.count_out(CLASS, 1, 1);
@@ -369,7 +428,7 @@ mod tests {
     #[test]
     fn a_block_that_waits_is_not_allocated_and_gives_no_room() {
         let mut c = Counters::default();
-        c.set_room([[0; 3], [100; 3], [100; 3]]);
+        c.set_room([[0; 3], [100; 3], [100; 3]], Grid::default());
         assert!(!counted_in(&mut c, CLASS, 100, 90));
         c.count_out_to_wait(CLASS, 100, 90);
         assert_eq!((now(&c), c.waiting()[LARGE]), ([0; 3], [100, 90, 1]));
@@ -383,7 +442,7 @@ mod tests {
     #[test]
     fn a_class_gets_what_the_other_leaves_without_the_ledger() {
         let mut c = Counters::default();
-        c.set_room(room([1000, 1000, 1000]));
+        c.set_room(room([1000, 1000, 1000]), Grid::default());
         for n in 0..1000 {
             assert!(!counted_in(&mut c, CLASS, 1, 1), "after {n}");
         }
@@ -417,7 +476,7 @@ mod tests {
                         now = [now[0] + 2 * n as i64, now[1] + n as i64, now[2] + 1];
                         peak = std::array::from_fn(|d| peak[d].max(now[d]));
                         if counted_in(&mut c, class, 2 * n, n) {
-                            c.set_room(rooms);
+                            c.set_room(rooms, Grid::default());
                         }
                     }
                     4..=6 => {
@@ -434,7 +493,7 @@ mod tests {
                         let Some((class, n)) = waiting.pop() else { continue };
                         c.count_back(class, 2 * n, n);
                     }
-                    _ if n < 50 => c.set_room(rooms),
+                    _ if n < 50 => c.set_room(rooms, Grid::default()),
                     _ => {
                         prop_assert_eq!(c.highest(), peak);
                         c.reset_highest();

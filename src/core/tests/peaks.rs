@@ -1,0 +1,75 @@
+//! Peaks are exact at any moment, however the room below them is shared among the heaps.
+
+use super::super::blocks::WaitingBlocks;
+use super::random::Random;
+use super::*;
+
+/// What is live, and what is live or waits, of a pool or of all; and the peaks of both.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    now: [u64; 2],
+    peak: [u64; 2],
+}
+
+impl Known {
+    fn change(&mut self, live: i64, active: i64) {
+        self.now = [self.now[0].wrapping_add_signed(live), self.now[1].wrapping_add_signed(active)];
+        self.peak = std::array::from_fn(|n| self.peak[n].max(self.now[n]));
+    }
+}
+
+/// Streams of two pools allocate and free, blocks wait for another stream, and nobody asks for the peaks but now and then.
+#[test]
+fn peaks_of_streams_that_wait_and_take_turns_are_exact() {
+    for seed in 0..150 {
+        let mut r = Random(seed);
+        let mut b = Bench::new(config(true, 1 << 30));
+        let pools = [PoolId::DEFAULT, b.pool(false)];
+        let mut known = [Known::default(); 3]; // of each pool, and of both
+        let mut waiting = [0; 2];
+        let exact = |b: &Bench, known: &[Known; 3], step: usize| {
+            for (n, pool) in [Some(pools[0]), Some(pools[1]), None].into_iter().enumerate() {
+                let s = b.pond.stats(pool).unwrap();
+                let peaks = [s.allocated.peak, s.active.peak];
+                assert_eq!(peaks, known[n].peak, "seed {seed}, step {step}, account {n}");
+            }
+        };
+        for step in 0..400 {
+            match r.below(10) {
+                0..=4 => {
+                    let n = usize::from(r.below(3) == 0);
+                    let bytes = (1 + r.below(30)) * (64 << 10);
+                    if b.live.len() < 60 {
+                        b.alloc(pools[n], Some(r.below(3)), bytes).unwrap();
+                        [n, 2].iter().for_each(|&k| known[k].change(bytes as i64, bytes as i64));
+                    }
+                }
+                5..=7 if !b.live.is_empty() => {
+                    let i = r.below(b.live.len() as u64) as usize;
+                    let (n, bytes) = (usize::from(b.live[i].pool != pools[0]), b.live[i].bytes);
+                    let waits = r.below(3) == 0;
+                    if waits {
+                        b.pond.record_stream(b.live[i].offset, 9).unwrap();
+                        b.live[i].uses.push(9);
+                        waiting[n] += bytes;
+                    }
+                    b.free(i, None);
+                    let active = if waits { 0 } else { -(bytes as i64) };
+                    [n, 2].iter().for_each(|&k| known[k].change(-(bytes as i64), active));
+                }
+                8 => {
+                    let queued = b.world.lock().unwrap().streams.get(&9).map_or(0, |s| s.queued);
+                    b.world.lock().unwrap().complete(9, queued);
+                    WaitingBlocks::of(b.pond.ground()).poll_all();
+                    for n in 0..2 {
+                        [n, 2].iter().for_each(|&k| known[k].change(0, -(waiting[n] as i64)));
+                        waiting[n] = 0;
+                    }
+                }
+                _ if r.below(12) == 0 => exact(&b, &known, step),
+                _ => {}
+            }
+        }
+        exact(&b, &known, 400);
+    }
+}
