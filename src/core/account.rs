@@ -79,12 +79,10 @@ impl<'a> Accounts<'a> {
         !h.counters.take_more_of_all()
     }
 
-    /// A heap that has far more room than it was dealt gives some of it back, if there are others.
+    /// A heap that has far more room than it was dealt gives some of it back.
     fn give_surplus(self, ledger: &mut Ledger, heap: &'static Heap) {
         let mut h = self.ground.lock(heap);
-        if ledger.device.sums.heaps <= 1 {
-            h.counters.keep_surplus();
-        } else if h.counters.has_surplus() {
+        if h.counters.has_surplus() {
             let given = h.counters.give_surplus();
             ledger.take_spare(heap.pool(), &given);
         }
@@ -177,9 +175,9 @@ impl<'a> Accounts<'a> {
         for h in all.iter_mut() {
             if !h.counters.seen.rests {
                 let (room, returns) = ledger.deal(h.heap.pool(), &h.counters.need(), &h.counters.waiting());
-                h.counters.set_room(room, returns);
+                h.counters.set_room(room, returns, ledger.device.sums.heaps > 1);
             } else {
-                h.counters.set_room(Grid::default(), Grid::default());
+                h.counters.set_room(Grid::default(), Grid::default(), false);
                 let seen = h.counters.seen;
                 ledger.device.resting.add(&seen);
                 if let Some(p) = ledger.pools.get_mut(&h.heap.pool()) {

@@ -62,6 +62,8 @@ pub(crate) struct Counters {
     returns: Grid,
     /// How far `most` was above what was allocated when the ledger changed it last.
     dealt: Grid,
+    /// Whether others were dealt room then, too.
+    shares: bool,
     /// The maximum that was allocated here whenever somebody checked.
     peak: Grid,
     /// The maximum that both classes together had since it was reset, or since the heap has served its stream. Exact.
@@ -135,12 +137,12 @@ impl Counters {
     }
 
     /// Lets the heap allocate `room` more than it has now before it must ask, and `returns` more as its waiting blocks
-    /// become reusable.
-    pub(crate) fn set_room(&mut self, room: Grid, returns: Grid) {
+    /// become reusable; `shares`: others are dealt room, too.
+    pub(crate) fn set_room(&mut self, room: Grid, returns: Grid, shares: bool) {
         let now = self.current();
         self.note_highest();
         self.most = grid(|k, d| now[k][d] + room[k][d]);
-        (self.dealt, self.returns) = (room, returns);
+        (self.dealt, self.returns, self.shares) = (room, returns, shares);
         (0..3).for_each(|d| self.deal([now[SMALL][d], now[LARGE][d]], d, None));
     }
 
@@ -157,8 +159,11 @@ impl Counters {
         self.dealt = grid(|k, d| if more[k][d] > 0 { room[k][d] } else { self.dealt[k][d] });
     }
 
-    /// Whether frees have left the heap far more room of anything than it was dealt.
+    /// Whether frees have left the heap far more room of anything than it was dealt, and others might need that.
     pub(crate) fn has_surplus(&self) -> bool {
+        if !self.shares {
+            return false;
+        }
         let room = self.room();
         KINDS.into_iter().any(|k| (0..3).any(|d| self.is_surplus(&room, k, d)))
     }
@@ -177,11 +182,6 @@ impl Counters {
         given
     }
 
-    /// It may keep what it has.
-    pub(crate) fn keep_surplus(&mut self) {
-        self.dealt = self.room();
-    }
-
     /// Each class that has used up its part takes more, and the heap's own peak is raised: what has to follow
     /// [`count_in`](Self::count_in) and [`count_in_quick`](Self::count_in_quick), once what other threads have freed is
     /// counted out. `true`: the ledger must be asked.
@@ -197,7 +197,8 @@ impl Counters {
     fn take_more(&mut self, class: Class) -> bool {
         let c = class as usize;
         for d in 0..3 {
-            if self.words[c].left[d].get() >= 0 {
+            let left = self.words[c].left[d].get();
+            if left >= 0 || self.take_from_other(c, d, -left) {
                 continue;
             }
             let now = [self.now(SMALL, d), self.now(LARGE, d)];
@@ -208,6 +209,22 @@ impl Counters {
             self.deal(now, d, Some(c));
         }
         false
+    }
+
+    /// A class takes what it lacks of a quantity from what the other has left, and half of the rest. `false`: that has less, or
+    /// the class may not have so much.
+    fn take_from_other(&mut self, c: usize, d: usize, lacks: i64) -> bool {
+        let other = self.words[1 - c].left[d].get();
+        let may = self.most[c][d] - self.ceiling[c][d];
+        if other.min(may) < lacks {
+            return false;
+        }
+        let part = (lacks + (other - lacks) / 2).min(may);
+        for (class, n) in [(c, part), (1 - c, -part)] {
+            self.words[class].left[d].add(n);
+            self.ceiling[class][d] += n;
+        }
+        true
     }
 
     /// Splits what both classes may allocate of a quantity beyond what is allocated `now`. `asks`: the class that needs
@@ -408,11 +425,11 @@ mod tests {
         let huge = 1u64 << 62;
         let mut wrapped = 0;
         for _ in 0..9 {
-            c.set_room(room([huge as i64, 10, 10]), Grid::default());
+            c.set_room(room([huge as i64, 10, 10]), Grid::default(), true);
             assert!(!counted_in(&mut c, CLASS, huge / 4, 1));
             assert_eq!(now(&c), [huge as i64 / 4, 1, 1]);
             c.count_out(CLASS, huge / 4, 1);
-            c.set_room([[0; 3], [huge as i64, 10, 10], [huge as i64, 10, 10]], Grid::default());
+            c.set_room([[0; 3], [huge as i64, 10, 10], [huge as i64, 10, 10]], Grid::default(), true);
             assert!(!counted_in(&mut c, CLASS, huge, 1));
             assert!(counted_in(&mut c, CLASS, 1, 1), "past the ceiling");
             c.count_out(CLASS, 1, 1);
@@ -428,7 +445,7 @@ mod tests {
     #[test]
     fn a_block_that_waits_is_not_allocated_and_gives_no_room() {
         let mut c = Counters::default();
-        c.set_room([[0; 3], [100; 3], [100; 3]], Grid::default());
+        c.set_room([[0; 3], [100; 3], [100; 3]], Grid::default(), true);
         assert!(!counted_in(&mut c, CLASS, 100, 90));
         c.count_out_to_wait(CLASS, 100, 90);
         assert_eq!((now(&c), c.waiting()[LARGE]), ([0; 3], [100, 90, 1]));
@@ -442,7 +459,7 @@ mod tests {
     #[test]
     fn a_class_gets_what_the_other_leaves_without_the_ledger() {
         let mut c = Counters::default();
-        c.set_room(room([1000, 1000, 1000]), Grid::default());
+        c.set_room(room([1000, 1000, 1000]), Grid::default(), true);
         for n in 0..1000 {
             assert!(!counted_in(&mut c, CLASS, 1, 1), "after {n}");
         }
@@ -476,7 +493,7 @@ mod tests {
                         now = [now[0] + 2 * n as i64, now[1] + n as i64, now[2] + 1];
                         peak = std::array::from_fn(|d| peak[d].max(now[d]));
                         if counted_in(&mut c, class, 2 * n, n) {
-                            c.set_room(rooms, Grid::default());
+                            c.set_room(rooms, Grid::default(), true);
                         }
                     }
                     4..=6 => {
@@ -493,7 +510,7 @@ mod tests {
                         let Some((class, n)) = waiting.pop() else { continue };
                         c.count_back(class, 2 * n, n);
                     }
-                    _ if n < 50 => c.set_room(rooms, Grid::default()),
+                    _ if n < 50 => c.set_room(rooms, Grid::default(), true),
                     _ => {
                         prop_assert_eq!(c.highest(), peak);
                         c.reset_highest();
