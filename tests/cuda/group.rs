@@ -354,3 +354,36 @@ fn nobody_is_asked_for_what_a_limit_refuses_or_while_a_stream_is_captured() {
     other.end();
     fake.end();
 }
+
+#[test]
+fn the_end_of_the_device_does_not_wait_for_a_pool_that_asks_to_wake() {
+    let place = folder();
+    let fake = card(place.path());
+    let d = device(0);
+    join(d, place.path(), LONG);
+    let (mut pool, mut p) = (null_mut(), null_mut());
+    ok(unsafe { millpond_pool_create(d, null(), &mut pool) });
+    ok(unsafe { millpond_pool_alloc(pool, 100 * MIB, null_mut(), &mut p) });
+    ok(unsafe { millpond_pool_sleep(pool, MILLPOND_SLEEP_KEEP) });
+    let mut other = Neighbour::start(place.path());
+    other.ask("take 200");
+    other.ask("free 150");
+    other.ask("look"); // and never again
+    let from = Instant::now();
+    let wakes = {
+        let pool = pool as usize;
+        std::thread::spawn(move || {
+            let done = unsafe { millpond_pool_wake(pool as *mut millpond_pool) };
+            (done, millpond_last_error_code())
+        })
+    };
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!wakes.is_finished(), "it waits for the other one");
+    ok(millpond_finalize());
+    assert!(from.elapsed() < Duration::from_millis(LONG / 2), "the end waited for a wake that waited");
+    let (done, code) = wakes.join().unwrap();
+    assert_ne!(done, C_Status::SUCCESS);
+    assert_eq!(code, MILLPOND_E_NOT_INITIALIZED);
+    other.end();
+    fake.end_quietly();
+}

@@ -95,6 +95,11 @@ impl DeviceBacking {
         self.owner.get()
     }
 
+    /// Whether the device has begun to end: nobody new is let in, and those inside should leave.
+    pub(crate) fn is_ending(&self) -> bool {
+        !self.usage.is_open()
+    }
+
     /// `NotInitialized` once the device ends, except for the thread that ends it.
     pub(crate) fn call(&self) -> Result<Call<'_>> {
         check_unlocked(Called::Device);

@@ -3,7 +3,9 @@
 use super::state::{How, Memory};
 use crate::base::error::{Code, Error, Result};
 use crate::core::{OomReason, PoolId, Stats};
-use crate::device::MemoryInfo;
+use crate::device::{Device, MemoryInfo};
+use crate::fail;
+use crate::runtime::backing::DeviceBacking;
 use crate::runtime::entry::reentry;
 use crate::runtime::group::member::{Joining, Member, Share};
 use crate::runtime::group::membership::Asks;
@@ -39,17 +41,26 @@ impl Share for Memory {
     }
 
     fn check(&self) -> Result<()> {
-        self.open().map(drop)
+        self.open()?;
+        // The memory is closed only when all have left, and the caller may be inside: a pool that wakes is.
+        if self.device_and_supply().1.is_ending() {
+            fail!(Code::NotInitialized, "the device has ended");
+        }
+        Ok(())
     }
 }
 
 impl Memory {
-    /// What the card says of its memory, if it can be asked.
-    fn card(&self) -> Option<MemoryInfo> {
-        let (device, supply) = match &self.how {
+    fn device_and_supply(&self) -> (&dyn Device, &DeviceBacking) {
+        match &self.how {
             How::Pooled(p) => (&*p.device, &p.supply),
             How::Unpooled(u) => (u.device(), u.supply()),
-        };
+        }
+    }
+
+    /// What the card says of its memory, if it can be asked.
+    fn card(&self) -> Option<MemoryInfo> {
+        let (device, supply) = self.device_and_supply();
         let _call = supply.call().ok()?;
         device.memory_info().ok().and_then(MemoryInfo::known)
     }
@@ -115,7 +126,7 @@ impl MemoryGroup<'_> {
         }
         let _range = nvtx::range(c"ask the group", need);
         match member.ask(self.0, need) {
-            None => Err(error),
+            None => Err(self.0.check().err().unwrap_or(error)),
             Some(_) => attempt(),
         }
     }
