@@ -215,6 +215,8 @@ pub struct OomReport {
     pub requested: u64,
     /// The same after rounding.
     pub rounded: u64,
+    /// What the device has to give if none of the free memory helps; 0: not known.
+    pub(crate) need: u64,
     /// The limit of the pool; 0: none.
     pub pool_limit: u64,
     /// The limit of the device; 0: none.

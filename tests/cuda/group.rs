@@ -20,9 +20,23 @@ fn c(path: &Path) -> CString {
     CString::new(path.to_str().unwrap()).unwrap()
 }
 
-/// A card of 256 MiB, used by all processes that are given this folder.
+/// What the card of all processes is like: `capacity` and others of the fake driver, as in "capacity=256M table_bytes=1".
+const CARD: &str = "MILLPOND_TEST_CARD";
+
+/// A card used by all processes that are given this folder; of 256 MiB, unless something else is said of it.
 fn card(place: &Path) -> Fake {
-    Fake::new(&[("capacity", "256M"), ("card", place.join("card").to_str().unwrap())], |_| {})
+    let told = std::env::var(CARD).unwrap_or_default();
+    card_of(place, &told)
+}
+
+fn card_of(place: &Path, told: &str) -> Fake {
+    let file = place.join("card");
+    let mut all = vec![("capacity", "256M"), ("card", file.to_str().unwrap())];
+    for (key, value) in told.split_whitespace().filter_map(|one| one.split_once('=')) {
+        all.retain(|one| one.0 != key);
+        all.push((key, value));
+    }
+    Fake::new(&all, |_| {})
 }
 
 fn join(d: *mut millpond_device, place: &Path, wait_ms: u64) -> u64 {
@@ -100,8 +114,13 @@ struct Neighbour {
 
 impl Neighbour {
     fn start(place: &Path) -> Neighbour {
+        Neighbour::start_on(place, "")
+    }
+
+    /// On a card that is like this.
+    fn start_on(place: &Path, told: &str) -> Neighbour {
         let mut program = crate::apart::program("group::neighbour");
-        program.env(PLACE, place).stdin(Stdio::piped()).stdout(Stdio::piped());
+        program.env(PLACE, place).env(CARD, told).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = program.spawn().unwrap();
         let (to, from) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
         Neighbour { child, to, from }
@@ -386,4 +405,24 @@ fn the_end_of_the_device_does_not_wait_for_a_pool_that_asks_to_wake() {
     assert_eq!(code, MILLPOND_E_NOT_INITIALIZED);
     other.end();
     fake.end_quietly();
+}
+
+/// The card has a megabyte free, and a small block needs a granule.
+#[test]
+fn a_small_request_asks_for_the_granule_that_it_needs() {
+    let place = folder();
+    let told = "capacity=263168K"; // 257 MiB
+    let fake = card_of(place.path(), told);
+    let d = device(0);
+    join(d, place.path(), LONG);
+    let mut other = Neighbour::start_on(place.path(), told);
+    assert_eq!(other.ask("take 256"), (256, 256));
+    other.ask("free 100");
+    other.ask("serve");
+    other.ask("look");
+    free(take(d, 512));
+    let (reserved, _) = other.ask("look");
+    assert!((250..256).contains(&reserved), "{reserved}");
+    other.end();
+    fake.end();
 }

@@ -11,7 +11,7 @@ use super::super::ground::{Ground, Growing};
 use super::super::heap::LockedHeap;
 use super::super::heap::counters::ALL;
 use super::super::report::{
-    Numbers, OomHolder, OomMissing, OomReason, OomReport, WaitSums, note_holder, note_tag, note_wait,
+    Numbers, OomHolder, OomMissing, OomReport, WaitSums, note_holder, note_tag, note_wait,
 };
 use super::super::shape::Tier;
 use super::super::state::explaining::{Explaining, Share};
@@ -84,7 +84,8 @@ impl<'a> Explain<'a> {
         };
         r.waits = waits.top(|serial| ground.order.id_of_serial(serial));
         ground.tags().lock().each(|tag, s| note_tag(&mut r.tags, tag, s));
-        r.reason = self.reason_of(&r, trials.is_some_and(|t| !t.books));
+        r.need = self.need_of(&r);
+        r.reason = r.reason_for(r.need, trials.is_some_and(|t| !t.books));
         r
     }
 
@@ -189,17 +190,15 @@ impl<'a> Explain<'a> {
         sums
     }
 
-    /// Why the request failed. `searched`: every step was tried.
-    fn reason_of(self, r: &OomReport, searched: bool) -> OomReason {
-        // What the request needs if none of its stream's free memory helps.
+    /// \[B\] What the request needs if none of its stream's free memory helps.
+    fn need_of(self, r: &OomReport) -> u64 {
         let (shape, config) = (&self.ground.maps.shape, &self.ground.config);
         let small = shape.size(r.rounded.min(config.max_alloc)).tier != Tier::Large;
-        let need = match config.mapping {
+        match config.mapping {
             _ if small => GRANULE,
             true => r.rounded.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX),
             false => r.rounded,
-        };
-        r.reason_for(need, searched)
+        }
     }
 }
 

@@ -85,7 +85,8 @@ impl MemoryGroup<'_> {
     pub(super) fn ask(self, error: Error, attempt: impl FnOnce() -> Result<u64>) -> Result<u64> {
         let Some(member) = self.0.group.get() else { return Err(error) };
         let need = match error.oom_report() {
-            Some(r) if curable(r.reason) => r.rounded.saturating_add(r.headroom),
+            // A small block needs a whole granule of the card.
+            Some(r) if curable(r.reason) => r.need.max(r.rounded).saturating_add(r.headroom),
             _ => return Err(error),
         };
         self.ask_for(&*member, need, error, attempt)
