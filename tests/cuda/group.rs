@@ -426,3 +426,25 @@ fn a_small_request_asks_for_the_granule_that_it_needs() {
     other.end();
     fake.end();
 }
+
+#[test]
+fn what_a_program_has_free_itself_is_not_asked_for() {
+    let place = folder();
+    let fake = card(place.path());
+    let d = device(0);
+    join(d, place.path(), LONG);
+    free(take(d, 40 * MIB));
+    assert_eq!(has(d), (40, 0));
+    let mut other = Neighbour::start(place.path());
+    other.ask("take 200");
+    other.ask("free 150");
+    other.ask("serve");
+    other.ask("look");
+    // 16 MiB are free on the card, and 40 MiB here.
+    let block = take(d, 60 * MIB);
+    let (reserved, _) = other.ask("look");
+    assert!((190..200).contains(&reserved), "it keeps {reserved} MiB, and 4 MiB were missing");
+    free(block);
+    other.end();
+    fake.end();
+}

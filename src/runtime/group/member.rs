@@ -6,7 +6,7 @@
 //! meanwhile: two that ask each other both go on.
 
 use super::file::{GroupFile, Seen};
-use super::membership::Asks;
+use super::membership::{Asks, Need};
 use super::record::{Note, Record, SLOTS, Wish, cut};
 use crate::base::clock::monotonic;
 use crate::base::error::{Code, Result};
@@ -251,11 +251,13 @@ impl Member {
         Ok(Served { bytes, any: true })
     }
 
-    /// Asks others until the card has `need` bytes free, for as long as a request waits. Returns what they gave back, in
+    /// Asks others until the card has what a request needs, for as long as a request waits. Returns what they gave back, in
     /// bytes; `None` if they gave nothing and the card still has too little. Nobody is asked for more than the card has beside
     /// what this member uses: all would give what they have, for nothing.
-    pub(crate) fn ask(&self, share: &dyn Share, need: u64) -> Option<u64> {
-        let hopeless = || share.total().is_some_and(|total| need > total.saturating_sub(share.held().1));
+    pub(crate) fn ask(&self, share: &dyn Share, need: Need) -> Option<u64> {
+        let Need { bytes: need, own } = need;
+        let all = need.saturating_add(own);
+        let hopeless = || share.total().is_some_and(|total| all > total.saturating_sub(share.held().1));
         if self.wait.is_zero() || hopeless() {
             return None;
         }
@@ -353,7 +355,7 @@ impl Member {
 }
 
 impl<S: Share> Asks<S> for Member {
-    fn ask(&self, share: &S, need: u64) -> Option<u64> {
+    fn ask(&self, share: &S, need: Need) -> Option<u64> {
         Member::ask(self, share, need)
     }
 

@@ -6,11 +6,20 @@ use crate::fail;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// What a request is short of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    /// \[B\] that the card is to have free.
+    pub bytes: u64,
+    /// \[B\] of the member's own unused memory that serve the same request.
+    pub own: u64,
+}
+
 /// A member of a group, to the memory `S` that it is for. Whoever only holds one does not name the member's type, so that a
 /// program in which nobody joins links none of its code.
 pub(crate) trait Asks<S>: Send + Sync {
     /// See [`Member::ask`](super::member::Member::ask).
-    fn ask(&self, share: &S, need: u64) -> Option<u64>;
+    fn ask(&self, share: &S, need: Need) -> Option<u64>;
 
     /// See [`Member::serve`](super::member::Member::serve).
     fn serve(&self, share: &S, timeout: Duration) -> Result<u64>;

@@ -4,6 +4,7 @@
 
 use super::file::GroupFile;
 use super::member::{Joining, Member, Share};
+use super::membership::Need;
 use super::record::{FILE, HEAD, Note, ORDER_AT, SLOT};
 use super::*;
 use crate::base::error::Code;
@@ -107,6 +108,10 @@ impl Share for Part<'_> {
     }
 }
 
+fn ask(member: &Member, share: &Part<'_>, need: u64) -> Option<u64> {
+    member.ask(share, Need { bytes: need, own: 0 })
+}
+
 /// Runs `act` while the others serve.
 fn while_serving<T>(others: &[(&Member, &Part<'_>)], act: impl FnOnce() -> T) -> T {
     for (member, part) in others {
@@ -134,13 +139,13 @@ fn others_give_what_is_missing_and_no_more_the_one_with_the_most_first() {
         (Part::new(&card, 100, 100), Part::new(&card, 50, 30), Part::new(&card, 90, 10));
     let (me, a, b) = (place.join("me", 1, WAIT), place.join("a", 1, WAIT), place.join("b", 1, WAIT));
     let others = [(&a, &little), (&b, &much)];
-    assert_eq!(while_serving(&others, || me.ask(&mine, 45)), Some(40));
+    assert_eq!(while_serving(&others, || ask(&me, &mine, 45)), Some(40));
     assert_eq!((little.held().0, much.held().0, card.0.load(SeqCst)), (50, 50, 45));
     // More than one of them has.
-    assert_eq!(while_serving(&others, || me.ask(&mine, 100)), Some(55));
+    assert_eq!(while_serving(&others, || ask(&me, &mine, 100)), Some(55));
     assert_eq!((little.held().0, much.held().0, card.0.load(SeqCst)), (35, 10, 100));
     // More than there is.
-    assert_eq!(while_serving(&others, || me.ask(&mine, 1000)), Some(5));
+    assert_eq!(while_serving(&others, || ask(&me, &mine, 1000)), Some(5));
     assert_eq!((little.held().0, much.held().0), (30, 10));
     let told = group_members(&place.0).unwrap();
     let sums: Vec<_> = told.iter().map(|m| (&*m.name, m.given_bytes, m.received_bytes)).collect();
@@ -156,10 +161,13 @@ fn nobody_gives_for_a_request_that_the_card_cannot_serve() {
     let mine = Part { total: Some(100), ..Part::new(&card, 65, 60) };
     let theirs = Part::new(&card, 25, 5);
     let (me, other) = (place.join("me", 1, WAIT), place.join("other", 1, WAIT));
-    assert_eq!(while_serving(&[(&other, &theirs)], || me.ask(&mine, 41)), None);
+    assert_eq!(while_serving(&[(&other, &theirs)], || ask(&me, &mine, 41)), None);
+    // What this one does not use itself is a part of what the card can have for it.
+    let need = Need { bytes: 35, own: 6 };
+    assert_eq!(while_serving(&[(&other, &theirs)], || me.ask(&mine, need)), None);
     assert_eq!((theirs.held().0, card.0.load(SeqCst)), (25, 10));
     // Whether the other one can give so much, only it can tell.
-    assert_eq!(while_serving(&[(&other, &theirs)], || me.ask(&mine, 40)), Some(20));
+    assert_eq!(while_serving(&[(&other, &theirs)], || ask(&me, &mine, 40)), Some(20));
     assert_eq!((theirs.held().0, card.0.load(SeqCst)), (5, 30));
 }
 
@@ -169,7 +177,7 @@ fn whoever_does_not_look_is_not_waited_for() {
     let (mine, theirs) = (Part::new(&card, 1, 1), Part::new(&card, 99, 0));
     let (me, _other) = (place.join("me", 1, LONG), place.join("other", 1, LONG));
     let from = Instant::now();
-    assert_eq!(me.ask(&mine, 10), None);
+    assert_eq!(ask(&me, &mine, 10), None);
     assert!(from.elapsed() < LONG / 2, "it waited for one that never looks");
     assert_eq!(theirs.held().0, 99);
 }
@@ -181,7 +189,7 @@ fn a_request_waits_as_long_as_it_was_told_for_one_that_has_stopped_to_look() {
     let (me, other) = (place.join("me", 1, Duration::from_millis(100)), place.join("other", 1, WAIT));
     other.serve(&theirs, NOW).unwrap();
     let from = Instant::now();
-    assert_eq!(me.ask(&mine, 10), None);
+    assert_eq!(ask(&me, &mine, 10), None);
     assert!(from.elapsed() >= Duration::from_millis(100), "it did not wait");
     assert!(from.elapsed() < LONG / 2);
     // What was wanted then is not given later.
@@ -203,7 +211,7 @@ fn one_that_goes_is_not_waited_for() {
             drop(other);
             fs::write(&place.0, record).unwrap();
         });
-        assert_eq!(me.ask(&mine, 10), None);
+        assert_eq!(ask(&me, &mine, 10), None);
     });
     assert!(from.elapsed() < LONG / 2, "it waited for one that has gone");
     assert_eq!(group_members(&place.0).unwrap().len(), 1);
@@ -219,7 +227,7 @@ fn one_that_leaves_is_not_waited_for_and_waits_no_more() {
         let from = Instant::now();
         thread::scope(|s| {
             // The second waits for its turn.
-            let all = [(); 2].map(|()| s.spawn(|| me.ask(&mine, 10)));
+            let all = [(); 2].map(|()| s.spawn(|| ask(&me, &mine, 10)));
             sleep(Duration::from_millis(50));
             if asker_leaves {
                 me.leave()
@@ -240,7 +248,7 @@ fn what_one_that_has_ended_wanted_is_not_given() {
     let (me, other) = (place.join("me", 1, Duration::from_millis(200)), place.join("other", 1, WAIT));
     other.serve(&theirs, NOW).unwrap();
     let wish = thread::scope(|s| {
-        s.spawn(|| me.ask(&mine, 10));
+        s.spawn(|| ask(&me, &mine, 10));
         sleep(Duration::from_millis(50));
         fs::read(&place.0).unwrap()
     });
@@ -254,8 +262,8 @@ fn a_request_is_tried_again_when_there_is_enough_though_nobody_gave() {
     let (place, card) = (Place::new(), Card(AtomicU64::new(50)));
     let mine = Part::new(&card, 1, 1);
     let me = place.join("me", 1, WAIT);
-    assert_eq!(me.ask(&mine, 50), Some(0));
-    assert_eq!(me.ask(&mine, 51), None);
+    assert_eq!(ask(&me, &mine, 50), Some(0));
+    assert_eq!(ask(&me, &mine, 51), None);
     // It has looked, but nobody can count on that.
     assert_eq!(group_members(&place.0).unwrap()[0].looked_ms, None);
 }
@@ -268,7 +276,7 @@ fn whoever_looks_all_the_time_is_asked_first() {
     b.serve(&much, NOW).unwrap();
     sleep(Duration::from_millis(1100));
     let from = Instant::now();
-    assert_eq!(while_serving(&[(&a, &little)], || me.ask(&mine, 10)), Some(10));
+    assert_eq!(while_serving(&[(&a, &little)], || ask(&me, &mine, 10)), Some(10));
     assert!(from.elapsed() < WAIT / 2, "it waited for one that does not look");
 }
 
@@ -294,8 +302,8 @@ fn two_that_ask_each_other_both_go_on() {
     b.serve(&two, NOW).unwrap();
     // No thread serves beside them.
     let (to_a, to_b) = thread::scope(|s| {
-        let b = s.spawn(|| b.ask(&two, 80).unwrap_or(0));
-        (a.ask(&one, 80).unwrap_or(0), b.join().unwrap())
+        let b = s.spawn(|| ask(&b, &two, 80).unwrap_or(0));
+        (ask(&a, &one, 80).unwrap_or(0), b.join().unwrap())
     });
     // Who has its answer looks once more and then no longer, so a late one may be left without.
     assert!(to_a + to_b >= 40, "{to_a}, {to_b}");
@@ -307,12 +315,12 @@ fn another_card_is_not_asked_and_one_that_is_not_shared_only_once() {
     let mine = Part::new(&card, 1, 1);
     let (me, other) = (place.join("me", 1, WAIT), place.join("other", 2, WAIT));
     let theirs = Part::new(&apart, 99, 0);
-    assert_eq!(while_serving(&[(&other, &theirs)], || me.ask(&mine, 10)), None);
+    assert_eq!(while_serving(&[(&other, &theirs)], || ask(&me, &mine, 10)), None);
     assert_eq!(theirs.held().0, 99);
     // It says that it has this card, but what it gives back comes to nobody.
     let (liar, next) = (place.join("liar", 1, WAIT), place.join("next", 1, WAIT));
     let rest = Part::new(&apart, 50, 0);
-    assert_eq!(while_serving(&[(&liar, &theirs), (&next, &rest)], || me.ask(&mine, 10)), Some(10));
+    assert_eq!(while_serving(&[(&liar, &theirs), (&next, &rest)], || ask(&me, &mine, 10)), Some(10));
     assert_eq!((theirs.held().0, rest.held().0), (89, 50));
 }
 
@@ -452,7 +460,7 @@ fn a_file_that_is_damaged_or_cut_off_costs_no_more_than_an_error() {
     }
     fs::write(&place.0, &whole[..HEAD + SLOT]).unwrap();
     assert_eq!(other.serve(&theirs, NOW).unwrap_err().code(), Code::System);
-    assert_eq!(me.ask(&mine, 10), None);
+    assert_eq!(ask(&me, &mine, 10), None);
     assert_eq!(group_members(&place.0).unwrap_err().code(), Code::System);
     fs::write(&place.0, b"").unwrap();
     assert_eq!(other.serve(&theirs, NOW).unwrap_err().code(), Code::System);
@@ -467,7 +475,7 @@ fn several_threads_ask_and_serve_at_once() {
     let got: u64 = while_serving(&[(&other, &theirs), (&other, &theirs)], || {
         thread::scope(|s| {
             let take = || {
-                let got = me.ask(&mine, 10).unwrap_or(0);
+                let got = ask(&me, &mine, 10).unwrap_or(0);
                 let _ = card.0.fetch_update(SeqCst, SeqCst, |free| free.checked_sub(10));
                 got
             };

@@ -2,13 +2,13 @@
 
 use super::state::{How, Memory};
 use crate::base::error::{Code, Error, Result};
-use crate::core::{OomReason, PoolId, Stats};
+use crate::core::{OomReason, OomReport, PoolId, Stats};
 use crate::device::{Device, MemoryInfo};
 use crate::fail;
 use crate::runtime::backing::DeviceBacking;
 use crate::runtime::entry::reentry;
 use crate::runtime::group::member::{Joining, Member, Share};
-use crate::runtime::group::membership::Asks;
+use crate::runtime::group::membership::{Asks, Need};
 use crate::runtime::nvtx;
 use std::path::Path;
 use std::sync::Arc;
@@ -72,6 +72,17 @@ fn curable(reason: OomReason) -> bool {
     matches!(reason, DeviceRefused | Exhausted | Fragmented | Waiting)
 }
 
+/// What the card has to give for a request that failed.
+fn missing(r: &OomReport) -> Need {
+    // A small block needs a whole granule of the card.
+    let need = r.need.max(r.rounded);
+    // A block is put together from free granules, wherever they lie. Where they would have been enough, something else is
+    // in the way.
+    let together = r.maps && !r.no_scatter && !r.contiguous && r.whole_granules < need;
+    let own = if together { r.whole_granules } else { 0 };
+    Need { bytes: (need - own).saturating_add(r.headroom), own }
+}
+
 impl MemoryGroup<'_> {
     fn member(&self) -> Result<Arc<dyn Asks<Memory>>> {
         self.0.open()?;
@@ -85,8 +96,7 @@ impl MemoryGroup<'_> {
     pub(super) fn ask(self, error: Error, attempt: impl FnOnce() -> Result<u64>) -> Result<u64> {
         let Some(member) = self.0.group.get() else { return Err(error) };
         let need = match error.oom_report() {
-            // A small block needs a whole granule of the card.
-            Some(r) if curable(r.reason) => r.need.max(r.rounded).saturating_add(r.headroom),
+            Some(r) if curable(r.reason) => missing(&r),
             _ => return Err(error),
         };
         self.ask_for(&*member, need, error, attempt)
@@ -112,20 +122,22 @@ impl MemoryGroup<'_> {
         if refused(&stats) || refused(&of_device) {
             return Err(error); // others' memory would not help
         }
-        self.ask_for(&*member, missing.saturating_add(p.supply.headroom()), error, wake)
+        // What the program itself does not use has gone back to the card by now.
+        let need = Need { bytes: missing.saturating_add(p.supply.headroom()), own: 0 };
+        self.ask_for(&*member, need, error, wake)
     }
 
     fn ask_for<T>(
         self,
         member: &dyn Asks<Memory>,
-        need: u64,
+        need: Need,
         error: Error,
         attempt: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         if reentry::may_block().is_err() || self.0.order().any_captured() {
             return Err(error);
         }
-        let _range = nvtx::range(c"ask the group", need);
+        let _range = nvtx::range(c"ask the group", need.bytes);
         match member.ask(self.0, need) {
             None => Err(self.0.check().err().unwrap_or(error)),
             Some(_) => attempt(),
