@@ -296,6 +296,7 @@ impl Member {
         let (mut asked, mut got) = ([false; SLOTS], 0u64);
         loop {
             let free = share.free();
+            let held = share.held().0;
             let missing = need.saturating_sub(free.unwrap_or(got));
             if missing == 0 || self.check(share).is_err() {
                 return got;
@@ -304,7 +305,8 @@ impl Member {
             asked[slot] = true;
             let Some(bytes) = self.wish(share, slot, other, missing, until) else { return got };
             got = got.saturating_add(bytes);
-            let more = || Some(share.free()? > free?);
+            // What other threads of this program have taken meanwhile has come to it as well.
+            let more = || Some(share.free()?.saturating_add(share.held().0) > free?.saturating_add(held));
             if bytes > 0 && more() == Some(false) {
                 return got; // what the others have is not this card's
             }
