@@ -298,12 +298,18 @@ impl Member {
             let free = share.free();
             let held = share.held().0;
             let missing = need.saturating_sub(free.unwrap_or(got));
-            if missing == 0 || self.check(share).is_err() {
+            if missing == 0 || Instant::now() >= until || self.check(share).is_err() {
                 return got;
             }
             let Some((slot, other)) = self.next(&asked) else { return got };
             asked[slot] = true;
-            let Some(bytes) = self.wish(share, slot, other, missing, until) else { return got };
+            // One that has stopped to look leaves half of the time to the others.
+            let now = Instant::now();
+            let patience = match self.next(&asked) {
+                Some(_) => now + until.saturating_duration_since(now) / 2,
+                None => until,
+            };
+            let Some(bytes) = self.wish(share, slot, other, missing, patience) else { return got };
             got = got.saturating_add(bytes);
             // What other threads of this program have taken meanwhile has come to it as well.
             let more = || Some(share.free()?.saturating_add(share.held().0) > free?.saturating_add(held));
@@ -327,7 +333,8 @@ impl Member {
             .map(|(slot, r)| (slot, r.id))
     }
 
-    /// Asks one other, and waits for its answer. `None`: the time is over, or the membership, or the file is gone.
+    /// Asks one other, and waits for its answer; 0 bytes if that does not come in time. `None`: the membership is over, or
+    /// the file is gone.
     fn wish(&self, share: &dyn Share, slot: usize, to: u64, bytes: u64, until: Instant) -> Option<u64> {
         let number = {
             let mut heard = lock(&self.heard);
@@ -344,8 +351,11 @@ impl Member {
             if gone {
                 return Some(0);
             }
-            if Instant::now() >= until || self.check(share).is_err() {
+            if self.check(share).is_err() {
                 return None;
+            }
+            if Instant::now() >= until {
+                return Some(0);
             }
             // It may be waiting for this one.
             if let Some(_turn) = Turn::take(&self.looking) {

@@ -197,6 +197,17 @@ fn a_request_waits_as_long_as_it_was_told_for_one_that_has_stopped_to_look() {
 }
 
 #[test]
+fn one_that_has_stopped_to_look_leaves_time_to_ask_others() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
+    let (mine, much, little) = (Part::new(&card, 1, 1), Part::new(&card, 99, 0), Part::new(&card, 50, 0));
+    let me = place.join("me", 1, Duration::from_secs(4));
+    let (stuck, other) = (place.join("stuck", 1, WAIT), place.join("other", 1, WAIT));
+    stuck.serve(&much, NOW).unwrap();
+    assert_eq!(while_serving(&[(&other, &little)], || ask(&me, &mine, 10)), Some(10));
+    assert_eq!((much.held().0, little.held().0), (99, 40));
+}
+
+#[test]
 fn one_that_goes_is_not_waited_for() {
     let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
     let (mine, theirs) = (Part::new(&card, 1, 1), Part::new(&card, 99, 0));
