@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const LOOKS: Duration = Duration::from_millis(5);
 /// How often one that waits for an answer does.
 const WATCHES: Duration = Duration::from_millis(1);
+/// How often one that waits for an answer asks the card whether it has enough by then.
+const COUNTS: Duration = Duration::from_millis(50);
 /// [ms] Whoever has not looked for so long is not asked: it may never look again.
 const AWAKE: u64 = 10_000;
 /// [ms] How old the time of the last look may be in the file, and what is held.
@@ -104,6 +106,27 @@ impl<'a> Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
+    }
+}
+
+/// Whether the card has enough by now, which is asked for only now and then.
+struct Enough {
+    need: u64,
+    next: Instant,
+}
+
+impl Enough {
+    fn new(need: u64) -> Enough {
+        Enough { need, next: Instant::now() + COUNTS }
+    }
+
+    fn is_there(&mut self, share: &dyn Share) -> bool {
+        let now = Instant::now();
+        if now < self.next {
+            return false;
+        }
+        self.next = now + COUNTS;
+        share.free().is_some_and(|free| free >= self.need)
     }
 }
 
@@ -263,7 +286,7 @@ impl Member {
         }
         let until = Instant::now() + self.wait;
         let mut got = 0;
-        if let Some(_turn) = self.turn_to_ask(share, until) {
+        if let Some(_turn) = self.turn_to_ask(share, need, until) {
             got = self.ask_all(share, need, until);
             let _ = self.tell(|r| {
                 r.wish = Wish::default();
@@ -278,13 +301,14 @@ impl Member {
         (got > 0 || share.free().is_some_and(|free| free >= need)).then_some(got)
     }
 
-    /// The turn to ask; `None` if the time is over first, or the membership.
-    fn turn_to_ask(&self, share: &dyn Share, until: Instant) -> Option<Turn<'_>> {
+    /// The turn to ask; `None` if the time is over first, or the membership, or the card has the bytes that it needs to have.
+    fn turn_to_ask(&self, share: &dyn Share, need: u64, until: Instant) -> Option<Turn<'_>> {
+        let mut enough = Enough::new(need);
         loop {
             if let Some(turn) = Turn::take(&self.asking) {
                 return Some(turn);
             }
-            if Instant::now() >= until || self.check(share).is_err() {
+            if Instant::now() >= until || self.check(share).is_err() || enough.is_there(share) {
                 return None;
             }
             sleep(WATCHES);
@@ -309,7 +333,7 @@ impl Member {
                 Some(_) => now + until.saturating_duration_since(now) / 2,
                 None => until,
             };
-            let Some(bytes) = self.wish(share, slot, other, missing, patience) else { return got };
+            let Some(bytes) = self.wish(share, (slot, other), missing, need, patience) else { return got };
             got = got.saturating_add(bytes);
             // What other threads of this program have taken meanwhile has come to it as well.
             let more = || Some(share.free()?.saturating_add(share.held().0) > free?.saturating_add(held));
@@ -333,15 +357,23 @@ impl Member {
             .map(|(slot, r)| (slot, r.id))
     }
 
-    /// Asks one other, and waits for its answer; 0 bytes if that does not come in time. `None`: the membership is over, or
-    /// the file is gone.
-    fn wish(&self, share: &dyn Share, slot: usize, to: u64, bytes: u64, until: Instant) -> Option<u64> {
+    /// Asks one other, and waits for its answer; 0 bytes if that does not come in time, or the card has the bytes that it
+    /// needs to have before. `None`: the membership is over, or the file is gone.
+    fn wish(
+        &self,
+        share: &dyn Share,
+        (slot, to): (usize, u64),
+        bytes: u64,
+        need: u64,
+        until: Instant,
+    ) -> Option<u64> {
         let number = {
             let mut heard = lock(&self.heard);
             heard.wishes = heard.wishes.wrapping_add(1);
             heard.wishes
         };
         self.tell(|r| r.wish = Wish { to, bytes, number }).ok()?;
+        let mut enough = Enough::new(need);
         loop {
             let seen = self.file.read().ok()?;
             if let Some(answer) = seen.answer(self.slot).filter(|a| a.who == to && a.number == number) {
@@ -354,7 +386,7 @@ impl Member {
             if self.check(share).is_err() {
                 return None;
             }
-            if Instant::now() >= until {
+            if Instant::now() >= until || enough.is_there(share) {
                 return Some(0);
             }
             // It may be waiting for this one.

@@ -208,6 +208,30 @@ fn one_that_has_stopped_to_look_leaves_time_to_ask_others() {
 }
 
 #[test]
+fn a_request_waits_for_nobody_once_the_card_has_enough() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
+    let (mine, theirs) = (Part::new(&card, 1, 1), Part::new(&card, 99, 0));
+    let (me, stuck) = (place.join("me", 1, LONG), place.join("stuck", 1, WAIT));
+    stuck.serve(&theirs, NOW).unwrap();
+    let from = Instant::now();
+    thread::scope(|s| {
+        s.spawn(|| {
+            sleep(Duration::from_millis(50));
+            card.0.store(10, SeqCst); // a program of no group has ended
+        });
+        // The second waits for its turn, which the first does not give up: it wants more.
+        let more = s.spawn(|| ask(&me, &mine, 11));
+        sleep(Duration::from_millis(20));
+        assert_eq!(ask(&me, &mine, 10), Some(0));
+        assert!(from.elapsed() < LONG / 2, "it waited on for its turn");
+        assert!(!more.is_finished());
+        card.0.store(11, SeqCst);
+        assert_eq!(more.join().unwrap(), Some(0));
+    });
+    assert!(from.elapsed() < LONG / 2, "it waited on");
+}
+
+#[test]
 fn one_that_goes_is_not_waited_for() {
     let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
     let (mine, theirs) = (Part::new(&card, 1, 1), Part::new(&card, 99, 0));
