@@ -448,3 +448,22 @@ fn what_a_program_has_free_itself_is_not_asked_for() {
     other.end();
     fake.end();
 }
+
+/// The page tables of a mapping take memory, too, of which nobody knows beforehand.
+#[test]
+fn a_request_that_the_driver_refuses_though_enough_is_free_asks_for_more() {
+    let place = folder();
+    let fake = card_of(place.path(), "table_bytes=64K");
+    let d = device(0);
+    join(d, place.path(), LONG);
+    let mut other = Neighbour::start(place.path());
+    other.ask("take 180");
+    other.ask("free 180");
+    other.ask("serve");
+    other.ask("look");
+    let block = take(d, 100 * MIB);
+    free(block);
+    assert!(other.ask("look").0 > 140, "it gave little more");
+    other.end();
+    fake.end();
+}

@@ -274,17 +274,17 @@ impl Member {
         Ok(Served { bytes, any: true })
     }
 
-    /// Asks others until the card has what a request needs, for as long as a request waits. Returns what they gave back, in
+    /// Asks others until the card has what a request needs, for as long as a request waits that has begun to ask at `since`. Returns what they gave back, in
     /// bytes; `None` if they gave nothing and the card still has too little. Nobody is asked for more than the card has beside
     /// what this member uses: all would give what they have, for nothing.
-    pub(crate) fn ask(&self, share: &dyn Share, need: Need) -> Option<u64> {
+    pub(crate) fn ask(&self, share: &dyn Share, need: Need, since: Instant) -> Option<u64> {
         let Need { bytes: need, own } = need;
         let all = need.saturating_add(own);
         let hopeless = || share.total().is_some_and(|total| all > total.saturating_sub(share.held().1));
         if self.wait.is_zero() || hopeless() {
             return None;
         }
-        let until = Instant::now() + self.wait;
+        let until = since + self.wait;
         let mut got = 0;
         if let Some(_turn) = self.turn_to_ask(share, need, until) {
             got = self.ask_all(share, need, until);
@@ -399,8 +399,8 @@ impl Member {
 }
 
 impl<S: Share> Asks<S> for Member {
-    fn ask(&self, share: &S, need: Need) -> Option<u64> {
-        Member::ask(self, share, need)
+    fn ask(&self, share: &S, need: Need, since: Instant) -> Option<u64> {
+        Member::ask(self, share, need, since)
     }
 
     fn serve(&self, share: &S, timeout: Duration) -> Result<u64> {

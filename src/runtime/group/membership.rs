@@ -4,7 +4,7 @@ use crate::base::error::{Code, Result};
 use crate::base::sync::system::{Mutex, lock};
 use crate::fail;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a request is short of.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct Need {
 /// program in which nobody joins links none of its code.
 pub(crate) trait Asks<S>: Send + Sync {
     /// See [`Member::ask`](super::member::Member::ask).
-    fn ask(&self, share: &S, need: Need) -> Option<u64>;
+    fn ask(&self, share: &S, need: Need, since: Instant) -> Option<u64>;
 
     /// See [`Member::serve`](super::member::Member::serve).
     fn serve(&self, share: &S, timeout: Duration) -> Result<u64>;

@@ -109,7 +109,7 @@ impl Share for Part<'_> {
 }
 
 fn ask(member: &Member, share: &Part<'_>, need: u64) -> Option<u64> {
-    member.ask(share, Need { bytes: need, own: 0 })
+    member.ask(share, Need { bytes: need, own: 0 }, Instant::now())
 }
 
 /// Runs `act` while the others serve.
@@ -164,7 +164,7 @@ fn nobody_gives_for_a_request_that_the_card_cannot_serve() {
     assert_eq!(while_serving(&[(&other, &theirs)], || ask(&me, &mine, 41)), None);
     // What this one does not use itself is a part of what the card can have for it.
     let need = Need { bytes: 35, own: 6 };
-    assert_eq!(while_serving(&[(&other, &theirs)], || me.ask(&mine, need)), None);
+    assert_eq!(while_serving(&[(&other, &theirs)], || me.ask(&mine, need, Instant::now())), None);
     assert_eq!((theirs.held().0, card.0.load(SeqCst)), (25, 10));
     // Whether the other one can give so much, only it can tell.
     assert_eq!(while_serving(&[(&other, &theirs)], || ask(&me, &mine, 40)), Some(20));

@@ -2,7 +2,7 @@
 
 use super::state::{How, Memory};
 use crate::base::error::{Code, Error, Result};
-use crate::core::{OomReason, OomReport, PoolId, Stats};
+use crate::core::{GRANULE, OomReason, OomReport, PoolId, Stats};
 use crate::device::{Device, MemoryInfo};
 use crate::fail;
 use crate::runtime::backing::DeviceBacking;
@@ -12,7 +12,7 @@ use crate::runtime::group::membership::{Asks, Need};
 use crate::runtime::nvtx;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The group that a device's memory is in, if any.
 #[derive(Clone, Copy)]
@@ -72,6 +72,11 @@ fn curable(reason: OomReason) -> bool {
     matches!(reason, DeviceRefused | Exhausted | Fragmented | Waiting)
 }
 
+/// Whether it is the error of a request, or of a pool that wakes, that memory of the card could help.
+fn lacks_memory(e: &Error) -> bool {
+    e.code() == Code::OutOfMemory && e.oom_report().is_none_or(|r| curable(r.reason))
+}
+
 /// What the card has to give for a request that failed.
 fn missing(r: &OomReport) -> Need {
     // A small block needs a whole granule of the card.
@@ -93,7 +98,7 @@ impl MemoryGroup<'_> {
     /// some back, and makes another `attempt` if they did, or there is enough by then.
     #[cold]
     #[inline(never)]
-    pub(super) fn ask(self, error: Error, attempt: impl FnOnce() -> Result<u64>) -> Result<u64> {
+    pub(super) fn ask(self, error: Error, attempt: impl FnMut() -> Result<u64>) -> Result<u64> {
         let Some(member) = self.0.group.get() else { return Err(error) };
         let need = match error.oom_report() {
             Some(r) if curable(r.reason) => missing(&r),
@@ -108,7 +113,7 @@ impl MemoryGroup<'_> {
         self,
         pool: PoolId,
         error: Error,
-        wake: impl FnOnce() -> Result<()>,
+        wake: impl FnMut() -> Result<()>,
     ) -> Result<()> {
         let (Code::OutOfMemory, Some(member), How::Pooled(p)) =
             (error.code(), self.0.group.get(), &self.0.how)
@@ -132,16 +137,35 @@ impl MemoryGroup<'_> {
         member: &dyn Asks<Memory>,
         need: Need,
         error: Error,
-        attempt: impl FnOnce() -> Result<T>,
+        mut attempt: impl FnMut() -> Result<T>,
     ) -> Result<T> {
         if reentry::may_block().is_err() || self.0.order().any_captured() {
             return Err(error);
         }
         let _range = nvtx::range(c"ask the group", need.bytes);
-        match member.ask(self.0, need) {
-            None => Err(self.0.check().err().unwrap_or(error)),
-            Some(_) => attempt(),
+        let since = Instant::now();
+        let ask = |need| member.ask(self.0, need, since).is_some();
+        if !ask(need) {
+            return Err(self.0.check().err().unwrap_or(error));
         }
+        let error = match attempt() {
+            Err(e) if lacks_memory(&e) => e,
+            done => return done,
+        };
+        match self.more(need) {
+            Some(more) if ask(more) => attempt(),
+            _ => Err(error),
+        }
+    }
+
+    /// What to ask for if the card has enough for a request and refuses it all the same: it needs more than is asked of it,
+    /// for page tables say. `None` if it has not enough, because somebody else was first, or can have no more.
+    fn more(self, need: Need) -> Option<Need> {
+        let free = Share::free(self.0).filter(|&free| free >= need.bytes)?;
+        let used = need.own.saturating_add(self.0.held().1);
+        let most = self.0.total().map_or(u64::MAX, |total| total.saturating_sub(used));
+        let bytes = free.saturating_add(need.bytes / 16).saturating_add(GRANULE).min(most);
+        (bytes > free).then_some(Need { bytes, ..need })
     }
 
     /// Joins, and returns the number of the member. `NotPermitted` if the memory is in a group already.
