@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex};
 mod capture;
 mod checkpoint;
 mod guards;
+mod maps_meet;
 mod oom;
 mod peaks;
 mod programs;

@@ -5,7 +5,7 @@
 
 use super::super::blocks::{Blocks, WaitingBlocks, give_up_whole};
 use super::super::desc::{ALIAS, Id};
-use super::super::ground::Ground;
+use super::super::ground::{Ground, Pool};
 use super::super::heap::{LockedHeap, Runs, Scratch, Source, Unscattered};
 use super::super::state::growth::transits::Parts;
 use super::super::types::{PoolId, UNORDERED};
@@ -140,6 +140,8 @@ impl<'a> Search<'a> {
         // What is to be scattered although it fits somewhere, if that costs less.
         let mut sparing = scarcity.spares && scattering;
         loop {
+            // It may have begun to fall asleep since the request found its heap.
+            self.check_awake()?;
             let grows_instead = req.is_large() && scattering && !grown_instead && self.is_mapped_too_often();
             let mut h = ground.lock(req.heap);
             let limit = match std::mem::take(&mut sparing) {
@@ -241,6 +243,12 @@ impl<'a> Search<'a> {
                 return Err(e); // the device has ended
             }
         }
+    }
+
+    /// `NotPermitted` if the request's pool sleeps, falls asleep or wakes.
+    fn check_awake(&self) -> Result<()> {
+        let pool = self.ground.pools().get(PoolId(self.req.heap.pool()));
+        pool.map_or(Ok(()), Pool::check_awake)
     }
 
     /// Takes one step; returns whether it brought anything.
@@ -378,8 +386,15 @@ impl<'a> Search<'a> {
         let range = match known {
             Some(range) => Ok(range),
             None => {
-                // In transit until they are mapped.
-                let transit = ground.growing().begin_transit(Parts::Of(req.heap.pool(), req.heap.pool()));
+                // In transit until they are mapped: a pool that falls asleep waits for that, and from then on nothing of it is
+                // mapped.
+                let mut g = ground.growing();
+                if let Err(e) = self.check_awake() {
+                    ground.lock(req.heap).unscatter(first);
+                    return Err(e);
+                }
+                let transit = g.begin_transit(Parts::Of(req.heap.pool(), req.heap.pool()));
+                drop(g);
                 let new = ranges.map(&self.scratch.pieces, req.heap);
                 let mut g = ground.growing();
                 match &new {

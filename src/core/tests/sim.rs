@@ -87,6 +87,14 @@ impl World {
         }
         out
     }
+    /// Whether all of a range of addresses has memory, on a device that maps.
+    pub(super) fn is_there(&self, offset: u64, bytes: u64) -> bool {
+        let mut granules = (offset / G..(offset + bytes).div_ceil(G)).map(|g| g as u32);
+        granules.all(|g| {
+            let behind = if g < self.real { Some(&g) } else { self.shown.get(&g) };
+            behind.is_some_and(|p| self.created.contains(p))
+        })
+    }
     fn is_known(&self, mark: Point) -> Result<()> {
         match self.threads && !self.marks.contains_key(&mark) {
             true => Err(Error::new(Code::Device, "the point was given back")),

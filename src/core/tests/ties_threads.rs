@@ -39,8 +39,16 @@ impl Crowd {
 
     pub(super) fn alloc(&self, pool: PoolId, stream: Option<u64>, bytes: u64) -> Result<Piece> {
         let offset = self.pond.alloc(pool, stream.unwrap_or(UNORDERED), bytes)?;
+        Ok(self.note(offset, stream, bytes, false).unwrap())
+    }
+
+    /// Notes a block that was just allocated. `None`: it sleeps, as far as it `may`.
+    pub(super) fn note(&self, offset: u64, stream: Option<u64>, bytes: u64, may: bool) -> Option<Piece> {
         let mut books = self.books.lock().unwrap();
         let w = self.world.lock().unwrap();
+        if may && !w.is_there(offset, bytes) {
+            return None;
+        }
         let ranges = w.behind(offset, bytes);
         for &(a, n) in &ranges {
             if let Some((_, &end)) = books.taken.range(..a + n).next_back() {
@@ -57,7 +65,7 @@ impl Crowd {
                 }
             }
         }
-        Ok((offset, ranges))
+        Some((offset, ranges))
     }
 
     pub(super) fn free(&self, (offset, ranges): Piece, stream: Option<u64>) {
