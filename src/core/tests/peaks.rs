@@ -38,7 +38,10 @@ fn peaks_of_streams_that_wait_and_take_turns_are_exact() {
             match r.below(10) {
                 0..=4 => {
                     let n = usize::from(r.below(3) == 0);
-                    let bytes = (1 + r.below(30)) * (64 << 10);
+                    let bytes = match r.below(2) {
+                        0 => (1 + r.below(16)) * 512,
+                        _ => (1 + r.below(30)) * (64 << 10),
+                    };
                     if b.live.len() < 60 {
                         b.alloc(pools[n], Some(r.below(3)), bytes).unwrap();
                         [n, 2].iter().for_each(|&k| known[k].change(bytes as i64, bytes as i64));
