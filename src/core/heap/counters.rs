@@ -457,6 +457,25 @@ mod tests {
     }
 
     #[test]
+    fn room_that_was_given_back_may_not_be_allocated() {
+        let mut c = Counters::default();
+        c.set_room([[0; 3], [1 << 20; 3], [1 << 20; 3]], Grid::default(), true);
+        assert!(!counted_in(&mut c, CLASS, 1 << 20, 1 << 20));
+        c.set_room(Grid::default(), Grid::default(), true);
+        assert!(!c.has_surplus());
+        c.count_out(CLASS, 1 << 20, 1 << 20);
+        assert!(c.has_surplus(), "a peak came down by a megabyte");
+        let given = c.give_surplus();
+        assert_eq!((given[LARGE][0], given[ALL][1], given[SMALL]), (1 << 19, 1 << 19, [0; 3]));
+        assert_eq!((c.room()[LARGE][0], c.room()[ALL][0]), (1 << 19, 1 << 19));
+        assert!(!c.has_surplus());
+        assert!(counted_in(&mut c, CLASS, (1 << 19) + 1, 1), "that is another heap's by now");
+        c.set_room([[0; 3], [1 << 20; 3], [1 << 20; 3]], Grid::default(), false);
+        c.count_out(CLASS, (1 << 19) + 1, 1);
+        assert!(!c.has_surplus(), "there is no other heap");
+    }
+
+    #[test]
     fn a_class_gets_what_the_other_leaves_without_the_ledger() {
         let mut c = Counters::default();
         c.set_room(room([1000, 1000, 1000]), Grid::default(), true);
