@@ -152,6 +152,9 @@ pub fn register(
     manner: Manner,
     tweak: impl Fn(&mut C_DeviceInterface) + Send + 'static,
 ) -> Result<(), Refused> {
+    // Device memory comes from the system each time, zeros that nobody has touched. Once the C library keeps large blocks that
+    // come back, it clears all of one for the next.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20) };
     let base = 0x7000_0000_0000;
     let second = if manner.same_addresses { base } else { 0x7100_0000_0000 };
     let mut s = lock();

@@ -41,6 +41,7 @@ mod faulty;
 mod kinds;
 mod known;
 mod operations;
+mod places;
 mod world;
 
 /// What `slow.rs` wants of the program that it is part of.

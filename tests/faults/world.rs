@@ -6,6 +6,7 @@
 
 use crate::api::*;
 use crate::kinds::{Kind, MAX_CHUNK, Opened};
+use crate::places::{self, PLACE};
 use millpond::capi::*;
 use std::ffi::CString;
 use std::sync::{Arc, Condvar, Mutex};
@@ -129,7 +130,7 @@ impl World {
         self.took("of c", MIB, c, pool.alloc(MIB, c)).unwrap();
         let of_c = self.blocks.last_mut().unwrap();
         of_c.fill_on = None;
-        d.fill(c, of_c.at, of_c.tag.unwrap(), MIB);
+        places::fill(d, c, of_c.at, of_c.tag.unwrap(), MIB);
         self.took("own", MIB + MIB / 2, a, own.alloc(MIB + MIB / 2, a)).unwrap();
         let [u, v] = ["used", "was used"].map(|n| self.at(n));
         record_stream(u, b).unwrap();
@@ -141,12 +142,12 @@ impl World {
         let of_c = pool.alloc(MIB, c).unwrap();
         self.hold_b();
         let (fill_v, fill_u) = (0xA1, 0xA2);
-        d.fill(b, v, fill_v, MIB);
+        places::fill(d, b, v, fill_v, MIB);
         record_end(v, b).unwrap();
         for (&p, bytes) in waiting.iter().zip([MIB, 5000, MIB]) {
-            d.fill(b, p, 0xEE, bytes);
+            places::fill(d, b, p, 0xEE, bytes);
         }
-        d.fill(b, u, fill_u, MIB);
+        places::fill(d, b, u, fill_u, MIB);
         for (name, tag) in [("was used", fill_v), ("used", fill_u)] {
             let x = self.blocks.iter_mut().find(|x| x.name == name).unwrap();
             (x.tag, x.fill_on) = (Some(tag), None);
@@ -161,7 +162,7 @@ impl World {
         if c != NULL {
             d.event_record(b, self.e).unwrap();
             d.stream_wait(c, self.e).unwrap();
-            d.fill(c, of_c, 0xED, MIB);
+            places::fill(d, c, of_c, 0xED, MIB);
             pool.free(of_c, c).unwrap();
             d.end_stream(c).unwrap();
         } else {
@@ -262,11 +263,7 @@ impl World {
             let Some(on) = x.fill_on.take() else { continue };
             if let Some(tag) = x.tag {
                 let on = if self.streams.contains(&on) { on } else { NULL };
-                if on == NULL {
-                    outcome(unsafe { millpond_memset(ptr(d.0), ptr(x.at), tag, x.bytes) }).unwrap();
-                } else {
-                    d.fill(on, x.at, tag, x.bytes);
-                }
+                places::fill(d, on, x.at, tag, x.bytes);
             }
         }
     }
@@ -321,15 +318,15 @@ impl World {
                 }
             }
             let Some(tag) = x.tag else { continue };
-            for at in [0, x.bytes / 2, x.bytes - 16] {
-                let mut bytes = [!tag; 16];
+            for at in places::looks(x.at, x.bytes) {
+                let mut bytes = [!tag; PLACE];
                 let to = bytes.as_mut_ptr().cast();
-                let from = ptr(x.at + at);
-                let done = outcome(unsafe { millpond_copy(ptr(self.d.0), MILLPOND_COPY_D2H, to, from, 16) });
+                let done =
+                    outcome(unsafe { millpond_copy(ptr(self.d.0), MILLPOND_COPY_D2H, to, ptr(at), PLACE) });
                 if let Err(e) = done {
                     wrong.push(format!("{when}: {:?} cannot be read: {}", x.name, e.message));
-                } else if bytes != [tag; 16] {
-                    let what = bytes[0];
+                } else if bytes != [tag; PLACE] {
+                    let (what, at) = (bytes[0], at - x.at);
                     wrong.push(format!("{when}: {:?} holds {what:#x} at {at:#x}, not {tag:#x}", x.name));
                 }
             }
