@@ -55,7 +55,7 @@ room_for() {
   caches=${XDG_CACHE_HOME:-$HOME/.cache}
   case $1 in
     fast) wanted rust || echo 1300 target/debug ;;
-    rust) printf '%s\n' "2100 target/debug" "450 target/tmp" ;;
+    rust) printf '%s\n' "2100 target/debug" "100 target/tmp" ;;
     loom) echo 100 target/loom ;;
     site) echo 100 target/site ;;
     crates) echo 1100 target/crates ;;

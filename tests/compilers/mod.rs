@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -69,29 +71,40 @@ pub fn compile_ok(standard: &str, source: &Path, flags: &[&str]) {
     }
 }
 
-/// Millpond's archive, as an ordinary build makes it.
+/// Millpond's archive, of the library that these tests are built with: to compile it and its dependencies once more, for
+/// an archive alone, would take half a minute.
 pub fn archive() -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unload");
-    let done = Command::new(env!("CARGO"))
-        .args([
-            "rustc",
-            "--locked",
-            "--offline",
-            "--package",
-            "millpond",
-            "--lib",
-            "--crate-type",
-            "staticlib",
-        ])
-        .args(["--config", "profile.dev.debug=false"])
-        .arg("--target-dir")
-        .arg(&target)
-        .current_dir(root())
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (archive, source) = (folder.join("libmillpond.a"), folder.join("archive.rs"));
+    // Tests of several processes want it, and one makes it.
+    let turn = File::create(folder.join("archive.lock")).unwrap();
+    // SAFETY: locks the file of an open descriptor, until that is closed.
+    assert_eq!(unsafe { libc::flock(turn.as_raw_fd(), libc::LOCK_EX) }, 0);
+    let target = folder.parent().unwrap();
+    let library = target.join("debug/libmillpond.rlib");
+    // All packages, as for `cargo test --workspace`: by itself one may have other features, and be compiled for them.
+    let build =
+        ["build", "--locked", "--offline", "--profile", "test", "--workspace", "--lib", "--target-dir"];
+    ran(Command::new(env!("CARGO")).args(build).arg(target).current_dir(root()));
+    let made = |path: &Path| path.metadata().and_then(|about| about.modified());
+    if made(&archive).is_ok_and(|then| then >= made(&library).unwrap()) {
+        return archive;
+    }
+    std::fs::write(&source, "pub extern crate millpond;\n").unwrap();
+    let new = folder.join("libmillpond.a.new");
+    let mut rustc = Command::new(Path::new(env!("CARGO")).with_file_name("rustc"));
+    rustc.args(["--edition", "2024", "--crate-type", "staticlib", "--extern"]);
+    rustc.arg(format!("millpond={}", library.display()));
+    rustc.arg("-L").arg(format!("dependency={}", target.join("debug/deps").display()));
+    ran(rustc.arg("-o").arg(&new).arg(&source));
+    std::fs::rename(new, &archive).unwrap();
+    archive
+}
+
+#[track_caller]
+fn ran(command: &mut Command) {
+    let done = command.stdin(Stdio::null()).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    target.join("debug/libmillpond.a")
 }
 
 /// Whether a file of that name is mapped into this process.
