@@ -243,13 +243,13 @@ fn sums_of_very_large_blocks_without_pooling_do_not_begin_again() {
 #[test]
 fn sums_of_ended_pools_do_not_begin_again() {
     apart_for(300, || {
-        let d = Counted::mapped(4 * TIB).open();
+        let d = Counted::mapped(16 * TIB).open();
         let mut last = 0;
         for _ in 0..3 {
             let pool = d.pool(0);
             // Each pool for itself stays below what the library's own counters hold, 2^63 bytes.
-            for _ in 0..1_700_000 {
-                let p = pool.alloc(4 * TIB, NULL).unwrap();
+            for _ in 0..425_000 {
+                let p = pool.alloc(16 * TIB, NULL).unwrap();
                 pool.free(p, NULL).unwrap();
             }
             pool.destroy().unwrap();
