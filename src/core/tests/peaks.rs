@@ -64,9 +64,9 @@ fn peaks_of_streams_that_wait_and_take_turns_are_exact() {
                     let queued = b.world.lock().unwrap().streams.get(&9).map_or(0, |s| s.queued);
                     b.world.lock().unwrap().complete(9, queued);
                     WaitingBlocks::of(b.pond.ground()).poll_all();
-                    for n in 0..2 {
-                        [n, 2].iter().for_each(|&k| known[k].change(0, -(waiting[n] as i64)));
-                        waiting[n] = 0;
+                    for (n, bytes) in waiting.iter_mut().enumerate() {
+                        [n, 2].iter().for_each(|&k| known[k].change(0, -(*bytes as i64)));
+                        *bytes = 0;
                     }
                 }
                 _ if r.below(12) == 0 => exact(&b, &known, step),
