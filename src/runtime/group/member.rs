@@ -274,8 +274,8 @@ impl Member {
         Ok(Served { bytes, any: true })
     }
 
-    /// Asks others until the card has what a request needs, for as long as a request waits that has begun to ask at `since`. Returns what they gave back, in
-    /// bytes; `None` if they gave nothing and the card still has too little. Nobody is asked for more than the card has beside
+    /// Asks others until the card has what a request needs, for as long as one waits that has begun to ask at `since`. Returns
+    /// what they gave back, in bytes; `None` if they gave nothing and the card still has too little. Nobody is asked for more than the card has beside
     /// what this member uses: all would give what they have, for nothing.
     pub(crate) fn ask(&self, share: &dyn Share, need: Need, since: Instant) -> Option<u64> {
         let Need { bytes: need, own } = need;
