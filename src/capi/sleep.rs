@@ -48,7 +48,8 @@ pub unsafe extern "C" fn millpond_pool_sleep(pool: *mut millpond_pool, flags: u3
 }
 
 /// Brings the memory of a sleeping pool back, at the same addresses. If there is too little, idle memory of other pools
-/// is given back for it; and where the device is in a group, other programs are asked as for a request
+/// is given back for it: where a limit lacks some, no more than that, and none if it would not be enough; all where the
+/// device itself refuses. And where the device is in a group, other programs are asked as for a request
 /// (`millpond_device_join_group`).
 ///
 /// Errors: OUT_OF_MEMORY, and the pool sleeps on with what was kept; NOT_PERMITTED if it does not sleep, and in
