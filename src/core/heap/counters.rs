@@ -457,6 +457,21 @@ mod tests {
     }
 
     #[test]
+    fn a_class_takes_no_more_from_the_other_than_it_may_have() {
+        const MANY: i64 = 1 << 40;
+        let mut c = Counters::default();
+        counted_in(&mut c, Class::Small, 1000, 1); // the heap's own peak
+        c.count_out(Class::Small, 1000, 1);
+        c.set_room([[1000, MANY, MANY], [300, MANY, MANY], [1000, MANY, MANY]], Grid::default(), false);
+        for bytes in [800, 850, 900] {
+            assert!(!counted_in(&mut c, Class::Small, bytes, 0), "what the other has left");
+            c.count_out(Class::Small, bytes, 0);
+        }
+        assert!(!counted_in(&mut c, CLASS, 300, 0));
+        assert!(counted_in(&mut c, CLASS, 1, 0), "past what the class may have");
+    }
+
+    #[test]
     fn room_that_was_given_back_may_not_be_allocated() {
         let mut c = Counters::default();
         c.set_room([[0; 3], [1 << 20; 3], [1 << 20; 3]], Grid::default(), true);
