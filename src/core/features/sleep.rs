@@ -180,11 +180,17 @@ impl<'a> SleepCalls<'a> {
             ground.sleeping().remove(&pool.0).unwrap_or_default()
         };
         let mut done = self.try_to_wake(pool, &sleeping);
-        if let Err(e) = &done
-            && e.code() == Code::OutOfMemory
-            && Trim::of(ground).for_refused(pool, sleeping.granules() * GRANULE, e)
-        {
-            done = self.try_to_wake(pool, &sleeping);
+        // Twice: what a limit allows then the device may refuse.
+        for _ in 0..2 {
+            match &done {
+                Err(e)
+                    if e.code() == Code::OutOfMemory
+                        && Trim::of(ground).for_refused(pool, sleeping.granules() * GRANULE, e) =>
+                {
+                    done = self.try_to_wake(pool, &sleeping);
+                }
+                _ => break,
+            }
         }
         let mut g = ground.growing();
         match done {

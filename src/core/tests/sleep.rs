@@ -215,6 +215,24 @@ fn a_pool_that_a_limit_keeps_asleep_empties_no_cache() {
     }
 }
 
+/// On a card that others use, too, the device may refuse what the limit allows once enough has gone back for that.
+#[test]
+fn a_wake_that_a_limit_and_then_the_device_refuse_gives_back_what_both_lack() {
+    let mut b = Bench::new(config(true, 64 * G));
+    let p = b.pool(false);
+    b.alloc(p, Some(0), 16 * G).unwrap();
+    b.sleep(p, true, true);
+    b.alloc(PoolId::DEFAULT, Some(0), 8 * G).unwrap();
+    let idle = b.alloc(PoolId::DEFAULT, Some(0), 24 * G).unwrap();
+    b.free(idle, None);
+    b.pond.set_limit(40 * G); // lacks 8
+    b.world.lock().unwrap().capacity = 36 * G; // lacks 12
+    b.wake(p);
+    assert!(!b.pond.sleep().is_on(p), "there was enough");
+    b.world.lock().unwrap().capacity = 64 * G;
+    b.finish();
+}
+
 /// What went back before the device refused to take more makes room for the memory that wakes up.
 #[test]
 fn a_pool_wakes_where_only_a_part_of_the_rest_could_go_back() {
