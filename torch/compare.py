@@ -14,7 +14,8 @@ deterministic kernels:
 Programs: a ResNet; the same with another batch size in each step; a transformer whose sequences have another length in each
 step, once as it is and once with torch.cuda.empty_cache() after each step, and once with so much of the card taken that just
 an eighth more is left than it needs under `native`; a network that is captured into a CUDA graph and replayed; a program of
-several streams with record_stream. At the end the largest batch of the ResNet that fits is searched under each.
+several streams with record_stream. At the end the largest batch of the ResNet that fits is searched under each
+(`--only largest`: that alone).
 
 The data is made on the device, and nothing waits for it inside the steps. Compared are the losses, which must be those of
 `native` bit by bit, the bytes that the process takes of the card (mem_get_info, at its highest after a step, without the
@@ -265,22 +266,24 @@ def child(allocator, *words):
     return {"error": f"status {done.returncode}: {lines[-1]}"}
 
 
-def largest_batch(allocator):
-    """The largest batch that fits, to a 32nd of it; None where that cannot be told."""
-    least, most = 0, 32
-    while True:
-        result = child(allocator, "fits", most)
+def largest_batch(allocator, near=None):
+    """The largest batch that fits, to a 32nd of it, searched from `near` on; None where that cannot be told."""
+    least, most, at = 0, None, near or 32
+    step = max(at // 16, 1) if near else at
+    while most is None or most - least > max(least // 32, 1):
+        result = child(allocator, "fits", at)
         if "error" in result:
             return None
-        if not result["fits"]:
-            break
-        least, most = most, 2 * most
-    while most - least > max(least // 32, 1):
-        middle = (least + most) // 2
-        result = child(allocator, "fits", middle)
-        if "error" in result:
-            return None
-        least, most = (middle, most) if result["fits"] else (least, middle)
+        if result["fits"]:
+            least = at
+        else:
+            most = at
+        if most is None:
+            at, step = at + step, 2 * step
+        elif least == 0 and near:
+            at, step = max(at - step, 1), 2 * step
+        else:
+            at = (least + most) // 2
     return least
 
 
@@ -359,9 +362,11 @@ def main():
     if options.quick:
         options.steps = min(options.steps, 15)
     programs = options.only.split(",") if options.only else QUICK if options.quick else list(PROGRAMS)
+    wants_largest = "largest" in programs or not options.quick and not options.only
+    programs = [program for program in programs if program != "largest"]
     for program in programs:
         if program not in PROGRAMS:
-            words.error(f"{program!r} is none of {', '.join(PROGRAMS)}")
+            words.error(f"{program!r} is none of {', '.join(PROGRAMS)}, largest")
     if options.steps <= WARM or options.runs < 1:
         words.error(f"more than {WARM} steps, and at least one run")
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "python"))
@@ -395,9 +400,10 @@ def main():
         share = (end - now) / (len(programs) - programs.index(program))
         results[program], well = measure(program, allocators, options, table, leave, now + share)
         good = good and well
-    if not options.quick and not options.only:
+    if wants_largest:
+        batch = None
         for allocator in allocators:
-            batch = results[f"largest batch/{allocator}"] = largest_batch(allocator)
+            batch = results[f"largest batch/{allocator}"] = largest_batch(allocator, batch)
             table.add("resnet, the largest batch that fits", allocator, "" if options.rows else "-", str(batch), "", True)
     first = next((r for p in results.values() if isinstance(p, dict) for a in p.values() for r in a if "device" in r), None)
     if first and not options.rows:

@@ -1,5 +1,5 @@
 """Checks in Python as rows for the table of gpu/check: each is a function, and runs in a process of its own. What it says last
-begins with SKIP where the machine lacks something."""
+begins with SKIP where the machine lacks something, and with SEEN where there is a figure to tell."""
 import importlib
 import os
 import subprocess
@@ -37,5 +37,6 @@ def run(program, name, *words):
         row(name, said[-1][5:], "", "skip")
         return True
     good = done.returncode == 0
-    row(name, "right" if good else f"status {done.returncode}: {said[-1]}", "right", "pass" if good else "fail")
+    right = f"right; {said[-1][5:]}" if said[-1].startswith("SEEN ") else "right"
+    row(name, right if good else f"status {done.returncode}: {said[-1]}", "right", "pass" if good else "fail")
     return good

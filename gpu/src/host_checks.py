@@ -1,11 +1,14 @@
-"""CuPy, numba-cuda, cuda.core and PyTorch beside CuPy on Millpond, on a card: rows for the table of gpu/check. Each check is a
-process of its own.
+"""CuPy, numba-cuda, cuda.core and PyTorch beside CuPy on Millpond, and two programs that share the card: rows for the table of
+gpu/check. Each check is a process of its own.
 
     host_checks.py            all of them
 """
 import ctypes
 import os
+import subprocess
 import sys
+import tempfile
+import time
 
 from checks import needs, run
 
@@ -166,11 +169,75 @@ def torch_beside_cupy():
     assert other.data_ptr() == place, "what one has freed is the other's"
 
 
+def holds(block, value):
+    """The block is full of that byte: at its begin, its end and places between."""
+    word = bytearray(4)
+    for at in [*range(0, block.size, 64 * MIB), block.size - 4]:
+        block.copy_to(memoryview(word), at)
+        if word != bytes([value] * 4):
+            return False
+    return True
+
+
+def member_with_a_cache(path):
+    """The other program of `programs_that_share_a_card`: two blocks, and a cache of seven tenths of the card."""
+    import millpond
+    device = millpond.Device("cuda", 0)
+    device.join_group(path, "has")
+    kept = [device.alloc(size) for size in (300 * MIB, 5 * MIB)]
+    for block in kept:
+        block.fill(11)
+    unused = [device.alloc(256 * MIB) for _ in range(device.info().total_bytes * 7 // 10 // (256 * MIB))]
+    for block in unused:
+        block.fill(12)
+    device.synchronize()
+    for block in unused:
+        block.free()
+    print(len(unused) * 256 * MIB, flush=True)
+    sys.stdin.readline()
+    print(all(holds(block, 11) for block in kept), device.stats().reserved_bytes.current, flush=True)
+
+
+def programs_that_share_a_card():
+    """A program whose cache holds most of the card gives of it to one that asks, and keeps its blocks; then it follows a
+    budget that is set from outside."""
+    import millpond
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "group")
+        with subprocess.Popen([sys.executable, __file__, "--member", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              text=True) as other:
+            try:
+                cached = int(other.stdout.readline())
+                device = millpond.Device("cuda", 0)
+                device.join_group(path, "asks", wait=20)
+                size = device.info().total_bytes // 2
+                began = time.monotonic()
+                block = device.alloc(size)
+                took = time.monotonic() - began
+                block.fill(13)
+                other_one = next(m for m in millpond.group_members(path) if m.name == "has")
+                given = other_one.given_bytes
+                assert 0 < given < cached, (given, cached)
+                millpond.set_group_budget(path, other_one.member_id, 1024 * MIB)
+                while next(m for m in millpond.group_members(path) if m.name == "has").budget_bytes != 1024 * MIB:
+                    assert time.monotonic() < began + 60, "the budget was not followed"
+                    time.sleep(0.01)
+                right, reserved = other.communicate("look\n", timeout=60)[0].split()
+                assert right == "True", "a block of the other program was written"
+                assert int(reserved) <= 1024 * MIB, reserved
+                assert holds(block, 13)
+            finally:
+                other.kill()
+    print(f"SEEN {size >> 20} MiB asked, {given >> 20} MiB given, in {took * 1000:.0f} ms")
+
+
 CHECKS = {"CuPy arrays": cupy_arrays, "CuPy streams": cupy_streams, "CuPy pinned memory": cupy_pinned_memory,
-          "numba-cuda kernels": numba_kernels, "cuda.core buffers": cuda_core, "PyTorch beside CuPy": torch_beside_cupy}
+          "numba-cuda kernels": numba_kernels, "cuda.core buffers": cuda_core, "PyTorch beside CuPy": torch_beside_cupy, "programs that share a card": programs_that_share_a_card}
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
+    if sys.argv[1:2] == ["--member"]:
+        member_with_a_cache(sys.argv[2])
+    elif len(sys.argv) == 2:
         CHECKS[sys.argv[1]]()
     else:
         sys.exit(0 if all([run(__file__, name, name) for name in CHECKS]) else 1)

@@ -224,6 +224,44 @@ void many(gpu::Report& report, bool small) {
   report.info("handles of 2 MiB until the card is full", text);
 }
 
+/// One handle at more and more addresses of one context, opened as Millpond opens what it maps.
+void mappings(gpu::Report& report, bool small) {
+  const Kind kind;
+  const Access access;
+  // `src/device/cuda/granules.rs` believes in 500 000.
+  const std::size_t most = small ? 200 : 1 << 20, step = small ? 100 : 1 << 12;
+  Ptr at = 0;
+  std::size_t free = 0, left = 0, total = 0;
+  MILLPOND_GPU(cuMemAddressReserve, &at, most * kGranule, kGranule, 0, 0);
+  std::uint64_t handle = 0;
+  MILLPOND_GPU(cuMemCreate, &handle, kGranule, &kind, 0);
+  MILLPOND_GPU(cuMemGetInfo_v2, &free, &total);
+  const auto begin = Clock::now();
+  std::size_t mapped = 0, opened = 0;
+  int code = 0;
+  while (code == 0 && opened < most && micros(begin) < 15e6) {
+    while (code == 0 && mapped < opened + step) {
+      code = driver().cuMemMap(at + mapped * kGranule, kGranule, 0, handle, 0);
+      if (code == 0) ++mapped;
+    }
+    if (code == 0) {
+      code = driver().cuMemSetAccess(at + opened * kGranule, step * kGranule, &access, 1);
+      if (code == 0) opened = mapped;
+    }
+  }
+  const double each = micros(begin) / static_cast<double>(std::max<std::size_t>(opened, 1));
+  MILLPOND_GPU(cuMemGetInfo_v2, &left, &total);
+  std::string text = std::to_string(opened) + ", " + micro(each) + " each, " +
+                     gpu::bytes(free > left ? free - left : 0) + " of the card for them";
+  if (code != 0) text += "; then " + std::string(driver().name(code));
+  report.info("mappings of one handle in a context", text, "believed: 500 000");
+  for (std::size_t i = 0; i < mapped; i += step) {
+    MILLPOND_GPU(cuMemUnmap, at + i * kGranule, std::min(step, mapped - i) * kGranule);
+  }
+  MILLPOND_GPU(cuMemRelease, handle);
+  MILLPOND_GPU(cuMemAddressFree, at, most * kGranule);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -238,6 +276,7 @@ int main(int argc, char** argv) {
   runs(report, at);
   one_piece(report, small);
   many(report, small);
+  mappings(report, small);
   MILLPOND_GPU(cuMemAddressFree, at, reserved);
   report.row("the driver's mapping calls", "all answered", "all answered", true);
   return report.status();

@@ -8,10 +8,14 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <numeric>
+#include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "report.hpp"
@@ -279,6 +283,58 @@ void bandwidths(gpu::Report& report, Device& cuda, std::size_t size) {
   for (void* at : ours) cuda.free(at);
 }
 
+/// Pairs in a second of threads that have a stream each, in blocks of random sizes, 200 of them
+/// live.
+double together(Device& device, unsigned count, double seconds) {
+  std::vector<double> rates(count);
+  std::vector<std::thread> threads;
+  std::atomic<unsigned> ready{0};
+  for (unsigned me = 0; me < count; ++me) {
+    threads.emplace_back([&, me] {
+      C_Stream stream = nullptr;
+      check(millpond_stream_create(device.device, &stream));
+      std::mt19937_64 random(me + 1);
+      std::vector<void*> live(200);
+      const auto turn = [&] {
+        void*& at = live[random() % live.size()];
+        if (at != nullptr) check(millpond_pool_free(device.pool, at, stream));
+        // Log-uniform from 512 bytes to 1 MiB.
+        const std::size_t size = (std::size_t{512} << random() % 11) + random() % 512;
+        check(millpond_pool_alloc(device.pool, size, stream, &at));
+      };
+      for (int i = 0; i < 20000; ++i) turn();
+      ++ready;
+      while (ready < count) std::this_thread::yield();
+      const auto begin = Clock::now();
+      std::uint64_t turns = 0;
+      while (nanos(begin) < seconds * 1e9) {
+        for (int i = 0; i < 1000; ++i) turn();
+        turns += 1000;
+      }
+      rates[me] = static_cast<double>(turns) / nanos(begin) * 1e9;
+      for (void* at : live) check(millpond_pool_free(device.pool, at, stream));
+      check(millpond_stream_destroy(device.device, stream));
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return std::accumulate(rates.begin(), rates.end(), 0.0);
+}
+
+void threads(gpu::Report& report, Device& cuda, Device& host) {
+  const unsigned processors = std::thread::hardware_concurrency();
+  for (Device* device : {&cuda, &host}) {
+    const double seconds = driver().fake ? 0.02 : 0.5, one = together(*device, 1, seconds);
+    std::string text = gpu::number(one / 1e6, "million/s");
+    for (unsigned count = 2; count <= std::min(16u, processors); count *= 2) {
+      text += "; " + std::to_string(count) + ": " +
+              gpu::number(together(*device, count, seconds) / one, "times");
+    }
+    report.info(
+        std::string("pairs of random sizes by threads, ") + (device == &cuda ? "cuda" : "host"),
+        text, std::to_string(processors) + " processors");
+  }
+}
+
 /// The shortest life of a program, in milliseconds; negative when it does not run.
 double life(const std::string& program) {
   double best = 1e300;
@@ -316,6 +372,7 @@ int main(int argc, char** argv) {
   const bool has_runtime = runtime.load();
   if (!has_runtime) report.skip("cudaMalloc, cudaMallocAsync", "no CUDA runtime library was found");
   pairs(report, cuda, host, has_runtime ? &runtime : nullptr);
+  threads(report, cuda, host);
   growth(report, cuda);
   bandwidths(report, cuda, (driver().fake ? 8 : 256) * kMiB);
   check(millpond_finalize());

@@ -267,8 +267,48 @@ def emptied_caches(native):
         assert all(bool((t == i).all()) for i, t in enumerate(kept)), turn
 
 
+def history_of_a_training(native):
+    """Each event of a recorded training has the frames of its call, and what the events add up to is what the statistics say.
+    Autograd's threads have no frames of Python's, with any allocator: there those of C++ are asked for."""
+    if not native:
+        skip("needs PyTorch's own recording")
+    torch = enabled(native)
+    net = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).cuda()
+    optimizer = torch.optim.Adam(net.parameters())
+
+    def train(turns):
+        for turn in range(turns):
+            optimizer.zero_grad(set_to_none=True)
+            net(torch.randn(64 + turn * 9, 512, device="cuda")).sum().backward()
+            optimizer.step()
+
+    def changes():
+        torch.cuda.synchronize()
+        events = torch.cuda.memory._snapshot()["device_traces"][0]
+        return [e for e in events if e["action"] in ("alloc", "free_requested")]
+    train(1)  # what cuBLAS and the optimizer keep
+    torch.cuda.memory._record_memory_history(stacks="all")
+    train(2)
+    bare = [e for e in changes() if not e.get("frames")]
+    assert not bare, f"{len(bare)} of {len(changes())} events have no frames"
+    torch.cuda.memory._record_memory_history(None)
+    peak = total = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.memory._record_memory_history(stacks="python")
+    train(20)
+    found = changes()
+    assert len(found) > 500
+    for event in found:
+        total += event["size"] if event["action"] == "alloc" else -event["size"]
+        peak = max(peak, total)
+    told = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
+    assert (total, peak) == told, (total, peak, *told)
+    print(f"SEEN {len(found)} events")
+
+
 CHECKS = [exit_with_live_tensors, two_graphs_in_one_pool, loader_workers, growing_and_shrinking, nccl, nccl_registers_a_pool,
-          nccl_registers_its_own_memory, pools_of_another_allocator, emptied_caches, compiled]
+          nccl_registers_its_own_memory, pools_of_another_allocator, emptied_caches, compiled,
+          history_of_a_training]
 
 
 def main():
