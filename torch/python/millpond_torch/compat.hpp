@@ -112,6 +112,15 @@ void set_oom_rejections(Stats& stats, std::int64_t value) {
   if constexpr (requires { stats.num_oom_rejections; }) stats.num_oom_rejections = value;
 }
 
+/// Tells NCCL which segment of a snapshot it is to register first, where this release asks: the
+/// same on all ranks where each did the same.
+template <typename SegmentInfo>
+void set_registration_order(SegmentInfo& segment, std::size_t place) {
+  if constexpr (requires { segment.registration_counter; }) {
+    segment.registration_counter = static_cast<std::int32_t>(place);
+  }
+}
+
 }  // namespace millpond_torch
 
 #endif

@@ -79,6 +79,7 @@ class Holdings {
     segment.is_large = !s->small;
     segment.is_expandable = s->mapped;
     segment.owner_private_pool_id = pool;
+    set_registration_order(segment, telling.out->segments.size());
     for (const SegmentBlock* b = blocks; b != blocks + s->blocks; ++b) {
       c10::cuda::CUDACachingAllocator::BlockInfo block;
       block.size = b->span_bytes;  // PyTorch's tools add these up to find the next one

@@ -253,7 +253,35 @@ extern "C" void attach() {
 }
 extern "C" long counted(int action) { return count[action]; }
 extern "C" long counted_bytes(int action) { return bytes[action]; }
+
+/// Segments of the pool whose place in NCCL's registration is that of none before them; where this
+/// release has no such places, all.
+template <typename Segment>
+static bool comes_after(const Segment& one, long& last) {
+  if constexpr (requires { one.registration_counter; }) {
+    if (one.registration_counter <= last) return false;
+    last = one.registration_counter;
+  }
+  return true;
+}
+extern "C" long in_order(unsigned long long first, unsigned long long second) {
+  long count = 0, last = -1;
+  for (const auto& s : c10::cuda::CUDACachingAllocator::snapshot({first, second}).segments)
+    count += comes_after(s, last);
+  return count;
+}
 """
+
+
+def check_segments_have_their_places_in_a_registration():
+    """As ProcessGroupNCCL asks for them when it registers a pool."""
+    torch = enabled()
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        held = [device_bytes(torch, size) for size in (1000, 30 * MIB, 500 * MIB)]
+    found = [s for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == tuple(pool.id)]
+    assert len(found) > 1 and built_tracker(torch).in_order(*pool.id) == len(found)
+    del held
 
 
 def check_a_tracker_hears_of_it():
@@ -293,7 +321,8 @@ def built_tracker(torch):
         subprocess.run(["g++", "-std=c++20", "-O0", "-fPIC", "-shared", *[f"-isystem{h}" for h in _native._headers(torch, True)],
                         "-o", made, source, f"-L{libraries}", "-lc10", "-lc10_cuda"], check=True, env=without_preload())
         tracker = ctypes.CDLL(made)
-    tracker.counted.restype = tracker.counted_bytes.restype = ctypes.c_long
+    tracker.counted.restype = tracker.counted_bytes.restype = tracker.in_order.restype = ctypes.c_long
+    tracker.in_order.argtypes = [ctypes.c_ulonglong] * 2
     return tracker
 
 
