@@ -323,7 +323,7 @@ impl Maps {
             table: MaskedArray::new(entries as usize)?,
             holders: MappedArray::new(real as usize)?,
             tags: OnceLock::new(),
-            next_id: AtomicU32::new(1),
+            next_id: AtomicU32::new(64),
             spare_ids: Lock::new(0),
             slots: [
                 slots(large as u32, small_size, small_slots),
