@@ -33,7 +33,7 @@ crate::levels! {
     Sleeping,
     /// Sums and peaks of the device and its pools.
     Ledger,
-    /// One heap. Several are taken in ascending order of their numbers.
+    /// One heap. Several are taken in ascending order of their numbers, by a thread that holds the ledger.
     Heap [SEVERAL],
     /// Which heaps contain freed blocks that wait.
     Waiting,

@@ -37,9 +37,11 @@ mod barrier;
 mod barrier;
 #[cfg(not(loom))]
 pub(crate) mod fast_paths;
+mod looks;
 mod parts;
 mod seat;
 
+pub use looks::Looks;
 pub use parts::{Biased, Name, OwnerGuard, Seat};
 use parts::{Guarded, INSIDE};
 pub use seat::{Entry, FastGuard, FastPath, Seated};
@@ -151,16 +153,13 @@ impl<T, W> Biased<T, W> {
     }
 
     /// Takes the lock to read what it guards. Unlike [`lock`](Self::lock), it never makes the thread the owner, and an owner
-    /// is owner again afterwards, unless there are many lookers.
+    /// is owner again afterwards, unless there are many lookers. To look at several, see [`Looks`].
     pub fn look(&self) -> Guard<'_, T, W> {
         let mut guard = match self.enter() {
             Some(g) => return g.into(),
             None => self.take_plainly(),
         };
-        // Without the barrier there are to be no owners any more: each revocation is dear then.
-        if guard.owner.is_some() && (!barrier::works() || !guard.parts().may_give_back()) {
-            guard.loses_owner();
-        }
+        guard.only_looks();
         guard
     }
 
@@ -176,6 +175,19 @@ impl<T, W> Biased<T, W> {
     /// Takes the lock the usual way, and revokes its owner if it has one. The caller says what becomes of that.
     #[inline(never)]
     fn take_plainly(&self) -> Guard<'_, T, W> {
+        let (mut guard, owner) = self.begin_to_take();
+        if let Some(seat) = owner {
+            waited::timed(|| {
+                barrier::heavy();
+                guard.await_owner(seat);
+            });
+        }
+        guard
+    }
+
+    /// The first half of `take_plainly`: the owner, if there is one, is owner no more and may still be inside. Before the guard is
+    /// used or dropped, a heavy barrier and [`Guard::await_owner`] have to follow.
+    fn begin_to_take(&self) -> (Guard<'_, T, W>, Option<&Seat<T, W>>) {
         // The Acquire in `set_flag` pairs with the Release in `Guard::drop` and in `make_owner`.
         let is_taken = || self.taken.load(Ordering::Relaxed) || set_flag(&self.taken);
         if is_taken() {
@@ -192,34 +204,16 @@ impl<T, W> Biased<T, W> {
         }
         let mut guard = Guard { lock: self, seat: None, rest: false, owner: None, name: None };
         // Acquire pairs with the Release of an owner that called `rest`: what it did under the lock is visible.
-        let owner = self.seat(self.owner.load(Ordering::Acquire));
-        if let Some(seat) = owner {
-            let me = thread_token();
-            if seat.token() == me {
-                // The calling thread holds the lock: as with any lock that is not reentrant, it deadlocks.
-                Self::wait_until_out(seat);
-                return guard.make_owner(me);
-            }
-            guard.name = seat.shut();
-            self.owner.store(std::ptr::null_mut(), Ordering::Relaxed);
-            waited::timed(|| {
-                barrier::heavy();
-                Self::wait_until_out(seat);
-                // The owner may have opened it on its way out, and come in by it. Where it is not open the owner is out for
-                // good.
-                while let Some(name) = seat.shut() {
-                    guard.name = Some(name);
-                    barrier::heavy();
-                    Self::wait_until_out(seat);
-                }
-            });
-            if seat.is_closed() {
-                guard.name = None; // by the owner, since it was shut
-            }
-            // One that has given the lock up meanwhile is to come through `lock`.
-            guard.owner = Some(seat).filter(|s| guard.parts().rested != s.token());
+        let Some(seat) = self.seat(self.owner.load(Ordering::Acquire)) else { return (guard, None) };
+        let me = thread_token();
+        if seat.token() == me {
+            // The calling thread holds the lock: as with any lock that is not reentrant, it deadlocks.
+            Self::wait_until_out(seat);
+            return (guard.make_owner(me), None);
         }
-        guard
+        guard.name = seat.shut();
+        self.owner.store(std::ptr::null_mut(), Ordering::Relaxed);
+        (guard, Some(seat))
     }
 
     /// As `take_plainly`, but counts the entry, and may make the calling thread the owner.
@@ -312,6 +306,30 @@ impl<'a, T, W> Guard<'a, T, W> {
         // Release: the next thread that takes `taken` and then reads the seat finds it inside.
         self.lock.taken.store(false, Ordering::Release);
         self
+    }
+
+    /// The second half of `take_plainly`, after the barrier: waits until the owner that was revoked is out.
+    fn await_owner(&mut self, seat: &'a Seat<T, W>) {
+        Biased::wait_until_out(seat);
+        // The owner may have opened it on its way out, and come in by it. Where it is not open the owner is out for good.
+        while let Some(name) = seat.shut() {
+            self.name = Some(name);
+            barrier::heavy();
+            Biased::wait_until_out(seat);
+        }
+        if seat.is_closed() {
+            self.name = None; // by the owner, since it was shut
+        }
+        // One that has given the lock up meanwhile is to come through `lock`.
+        self.owner = Some(seat).filter(|s| self.parts().rested != s.token());
+    }
+
+    /// The lock was taken to read only. An owner that was revoked is owner again afterwards, unless there are many who look.
+    fn only_looks(&mut self) {
+        // Without the barrier there are to be no owners any more: each revocation is dear then.
+        if self.owner.is_some() && (!barrier::works() || !self.parts().may_give_back()) {
+            self.loses_owner();
+        }
     }
 
     /// Who was revoked has lost its ownership for good.

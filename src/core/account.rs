@@ -113,7 +113,7 @@ impl<'a> Accounts<'a> {
         f: impl FnOnce(&Ledger, &Everything<'_, 'a>) -> R,
     ) -> R {
         let mut everything = Vec::new();
-        self.ground.lock_all(&mut everything);
+        self.ground.lock_all(ledger, &mut everything);
         self.enter_active(ledger);
         // Those that rest only stay locked: nothing has happened in them since their sums were taken.
         let is_active = |h: &LockedHeap<'_>| ledger.active.binary_search(&h.heap.index).is_ok();
@@ -202,7 +202,9 @@ impl<'a> Accounts<'a> {
         let ground = self.ground;
         self.enter_active(ledger);
         loop {
-            all.extend(ledger.active.iter().filter_map(|&i| ground.heaps().get(i)).map(|x| ground.look(x)));
+            let heaps = ledger.active.iter().filter_map(|&i| ground.heaps().get(i));
+            heaps.for_each(|heap| ledger.looks.ask(heap));
+            ledger.looks.take(ground.shared(), all);
             let before = ledger.active.len();
             self.enter_active(ledger);
             if ledger.active.len() == before {
@@ -295,7 +297,7 @@ impl<'a> Accounts<'a> {
             }
         });
         let mut all = Vec::with_capacity(self.ground.heaps().count() as usize + 8);
-        self.ground.lock_all(&mut all);
+        self.ground.lock_all(&mut ledger, &mut all);
         for h in all.iter_mut().filter(|h| pool.is_none_or(|p| p.0 == h.heap.pool())) {
             self.blocks.drain(h);
             h.counters.reset_highest();

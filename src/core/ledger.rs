@@ -18,8 +18,8 @@
 //! A heap in which nothing happens *rests*: it has no room below its ceiling, its part of the sums is kept here, and it
 //! is skipped until it reports activity. So settling costs only as much as there are active heaps.
 
-use super::heap::LockedHeap;
 use super::heap::counters::{ALL, Grid, KINDS, Seen, Triple, grid};
+use super::heap::{LockedHeap, LookedHeaps};
 use super::types::Counter;
 use crate::base::ordered::Map;
 use std::collections::VecDeque;
@@ -67,6 +67,8 @@ pub(crate) struct Ledger {
     pub active: Vec<u32>,
     /// An empty list, kept for reuse.
     pub scratch: Vec<LockedHeap<'static>>,
+    /// The same for heaps that are about to be locked.
+    pub looks: LookedHeaps,
     /// The totals of heaps of pools that have ended.
     pub gone: Grid<u128>,
     /// Heaps that serve no pool.

@@ -1,7 +1,7 @@
 //! Biased locks: the owner, others who take the lock, and others who only look.
 
 use loom::thread;
-use millpond::base::biased::Biased;
+use millpond::base::biased::{Biased, Looks};
 use std::sync::Arc;
 
 /// Makes the calling thread the owner.
@@ -112,5 +112,29 @@ fn biased_lookers_do_not_undo_a_rest() {
         other.join().unwrap();
         assert!(l.enter().is_none());
         assert_eq!(*l.lock(), 4);
+    });
+}
+
+/// Two locks that are looked at together, while the owner of both comes and goes; then both are its own again.
+#[test]
+fn biased_looks_at_two_locks_take_one_barrier() {
+    loom::model(|| {
+        let all = Arc::new([Biased::new(0u32), Biased::new(0u32)]);
+        all.iter().for_each(own);
+        let other = {
+            let all = all.clone();
+            thread::spawn(move || {
+                let mut looks = Looks::default();
+                all.iter().for_each(|l| looks.ask(l, ()));
+                for (mut l, ()) in looks.take() {
+                    *l += 1;
+                }
+            })
+        };
+        for l in all.iter() {
+            *l.lock() += 1;
+        }
+        other.join().unwrap();
+        all.iter().for_each(|l| assert_eq!(*l.lock(), 4));
     });
 }

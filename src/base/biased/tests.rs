@@ -43,6 +43,28 @@ fn an_owner_that_was_looked_at_is_owner_again_unless_that_goes_on() {
 
 /// Whoever gives the lock up, the owner or a looker, the next entry comes through `lock`.
 #[test]
+fn owners_that_were_looked_at_together_are_owners_again() {
+    let all = [Biased::new(0), Biased::new(0), Biased::new(0)];
+    all.iter().take(2).for_each(own);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let mut looks = Looks::default();
+            for round in 0..2 {
+                all.iter().zip(0..).for_each(|(l, n)| looks.ask(l, n));
+                let seen: Vec<i32> = looks.take().map(|(mut l, n)| (*l += 1, n).1).collect();
+                assert_eq!(seen, [0, 1, 2], "round {round}");
+            }
+            // What was asked for and is not wanted any more is free again.
+            all.iter().for_each(|l| looks.ask(l, 0));
+        });
+    });
+    assert!(all[0].enter().is_some() && all[1].enter().is_some() && all[2].enter().is_none());
+    let before = *all[0].lock();
+    all.iter().for_each(|l| *l.lock() += 1);
+    assert_eq!(*all[0].lock(), before + 1);
+}
+
+#[test]
 fn what_rests_stays_without_an_owner_also_while_others_look() {
     let l = Plain::new(0u64);
     own(&l);

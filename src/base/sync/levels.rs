@@ -1,8 +1,8 @@
 //! The order in which locks are taken and, in debug builds, the check of it.
 //!
 //! Each lock has a *level*, which is part of its type. A thread may take a lock only if all locks that it holds have
-//! lower levels. Two locks of one level are never held together, unless the level says so: then they are taken in
-//! ascending order of their numbers. While a device or a callback is called, a thread holds no lock, unless the lock's level
+//! lower levels. Two locks of one level are never held together, unless the level says so: then by a thread that holds a lock of
+//! the level before it, in ascending order of their numbers. While a device or a callback is called, a thread holds no lock, unless the lock's level
 //! says so.
 //!
 //! A program lists its levels with [`levels!`](crate::levels); here is only [`Leaf`], the innermost one.
@@ -15,7 +15,7 @@ pub trait Level: Debug + Default + 'static {
     const NUMBER: u8;
     /// The name that the check prints.
     const NAME: &'static str;
-    /// Whether a thread may hold several locks of this level.
+    /// Whether a thread may hold several locks of this level, if it holds one of the level before it.
     const SEVERAL: bool = false;
     /// Whether a thread may hold such a lock while it calls a device, which calls nobody back.
     const OVER_DEVICE: bool = false;
@@ -97,6 +97,10 @@ mod check {
                     L::NAME,
                     what.1
                 );
+            }
+            let holds = |level: u8| all.borrow().iter().any(|h| h.what.0 == level);
+            if holds(L::NUMBER) && !holds(L::NUMBER.wrapping_sub(1)) {
+                panic!("{here}: a second {} is locked without a lock of the level before it", L::NAME);
             }
             let what = (L::NUMBER, number);
             let mut all = all.borrow_mut();

@@ -33,8 +33,9 @@ pub(crate) fn close(ground: &Ground) -> Result<()> {
 /// locked.
 pub(crate) fn discard(ground: &Ground) {
     let _g = ground.growing();
+    let mut ledger = ground.ledger();
     let mut locked = Vec::new();
-    ground.lock_all(&mut locked);
+    ground.lock_all(&mut ledger, &mut locked);
     for h in &mut locked {
         h.become_empty(ground.config.source());
     }

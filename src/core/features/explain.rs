@@ -67,11 +67,13 @@ impl<'a> Explain<'a> {
             let g = ground.growing();
             let Explaining { locked, mut shares } = std::mem::take(&mut *ground.explaining());
             let mut locked = recycled(locked);
-            ground.lock_all(&mut locked);
+            let mut ledger = ground.ledger();
+            ground.lock_all(&mut ledger, &mut locked);
             locked.iter_mut().for_each(|h| Blocks::of(ground).drain(h));
             let waits = self.note_waits(&mut r, &locked);
             self.shares(&mut r, &g, &locked, &mut shares);
             locked.clear();
+            drop(ledger);
             self.note_sums(&mut r, &g, &shares);
             note_holders(&mut r, &mut shares);
             shares.clear();

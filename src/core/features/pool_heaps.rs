@@ -4,15 +4,20 @@ use super::super::blocks::Blocks;
 use super::super::desc::{DIRECT, Id, kind};
 use super::super::ground::{Ground, Growing};
 use super::super::heap::LockedHeap;
+use super::super::ledger::Ledger;
 use super::super::state::checkpoints::Block;
 use super::super::types::PoolId;
 use super::super::units::Extent;
+use crate::base::sync::MutexGuard;
+use crate::locks;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 
 /// The locked heaps of a pool by number, in which everything is merged that was freed.
 pub(super) struct PoolHeaps<'a> {
     heaps: BTreeMap<u32, LockedHeap<'a>>,
+    /// Who holds several heaps holds the ledger.
+    _ledger: MutexGuard<'a, Ledger, locks::Ledger>,
 }
 
 impl<'a> Deref for PoolHeaps<'a> {
@@ -38,7 +43,9 @@ impl<'a> PoolHeaps<'a> {
             h.flush();
             (x.index, h)
         };
-        PoolHeaps { heaps: ground.heaps_of(pool.0).into_iter().map(locked).collect() }
+        let all = ground.heaps_of(pool.0);
+        let ledger = ground.ledger();
+        PoolHeaps { heaps: all.into_iter().map(locked).collect(), _ledger: ledger }
     }
 
     /// The live blocks of the pool.

@@ -154,9 +154,9 @@ impl<'a> StatisticsCalls<'a> {
         let mut counted = Vec::with_capacity(ground.heaps().count() as usize + 8);
         {
             // No heap goes to another pool while the ledger is locked.
-            let _ledger = ground.ledger();
+            let mut ledger = ground.ledger();
             let mut locked = Vec::with_capacity(counted.capacity());
-            ground.lock_all(&mut locked);
+            ground.lock_all(&mut ledger, &mut locked);
             for h in locked.iter_mut().filter(|h| wanted(h.heap.pool())) {
                 Blocks::of(ground).drain(h);
                 let (now, waiting) = (h.counters.current()[ALL], h.counters.waiting()[ALL]);

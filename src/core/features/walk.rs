@@ -111,8 +111,9 @@ impl<'a> Walk<'a> {
         {
             let g = ground.growing();
             pool.map(|p| ground.pools().live(p)).transpose()?;
+            let mut ledger = ground.ledger();
             let mut locked = Vec::new();
-            ground.lock_all(&mut locked);
+            ground.lock_all(&mut ledger, &mut locked);
             locked.iter_mut().for_each(|h| Blocks::of(ground).drain(h));
             for h in &locked {
                 heaps.resize_with(h.heap.index as usize, || None);

@@ -3,6 +3,7 @@
 
 use super::super::desc::{Found, USES, kind};
 use super::super::heap::{Heap, LockedHeap, OwnedHeap};
+use super::super::ledger::Ledger;
 use super::super::state::growth::segments::Segment;
 use super::super::types::{COMMONS, PoolId, UNORDERED};
 use super::heap_table::{HeapTable, MOST_HEAPS};
@@ -77,10 +78,11 @@ impl Ground {
     }
 
     /// Takes the locks of all heaps, in the order of their numbers, into an empty list.
-    pub(crate) fn lock_all<'a>(&'a self, all: &mut Vec<LockedHeap<'a>>) {
+    pub(crate) fn lock_all<'a>(&'a self, ledger: &mut Ledger, all: &mut Vec<LockedHeap<'a>>) {
         loop {
             let count = self.heaps.count();
-            all.extend((0..count).filter_map(|i| self.heaps.get(i)).map(|x| self.look(x)));
+            (0..count).filter_map(|i| self.heaps.get(i)).for_each(|heap| ledger.looks.ask(heap));
+            ledger.looks.take(self.shared(), all);
             // A heap that was made meanwhile may have taken memory from one that was not locked yet.
             if self.heaps.count() == count {
                 return;
@@ -104,11 +106,12 @@ impl Ground {
         let heap = match spare.and_then(|i| self.heaps.get(i)) {
             Some(heap) => heap,
             None => {
-                let ledger = self.ledger();
+                let mut ledger = self.ledger();
                 let made = |index| Heap::new(index, self.config.source());
                 let Some(heap) = self.heaps.add(&ledger, made) else {
                     fail!(Code::OutOfMemory, "more than {MOST_HEAPS} streams in use on one device");
                 };
+                ledger.looks.make_room(heap.index as usize + 1);
                 self.explaining().make_room(heap.index as usize + 1);
                 heap
             }

@@ -16,7 +16,7 @@ use super::shape::{MEDIUM_SHIFT, SMALL_SHIFT, Served};
 use super::tied::Tied;
 use super::types::{RETIRED, UNORDERED};
 
-use crate::base::biased::{Biased, Guard, OwnerGuard};
+use crate::base::biased::{Biased, Guard, Looks, OwnerGuard};
 use crate::base::changed::Listed;
 use crate::base::error::Result;
 use crate::base::remote::Remote;
@@ -409,6 +409,29 @@ pub(crate) struct LockedHeap<'a, G = Guard<'static, HeapState, Way>> {
     shared: Shared<'a>,
     state: G,
     held: HeldLock,
+}
+
+/// Heaps that are locked together, only to read: see [`Heap::look`]. Their owners are interrupted once for all of them.
+#[derive(Default)]
+pub(crate) struct LookedHeaps(Looks<'static, HeapState, Way, (&'static Heap, HeldLock)>);
+
+impl LookedHeaps {
+    /// Makes room for so many heaps in all.
+    pub(crate) fn make_room(&mut self, heaps: usize) {
+        self.0.make_room(heaps);
+    }
+
+    /// Takes one more heap's lock.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn ask(&mut self, heap: &'static Heap) {
+        let held = HeldLock::new::<locks::Heap>(heap.index);
+        self.0.ask(&heap.state, (heap, held));
+    }
+
+    /// Adds all of them to a list, in the order of asking.
+    pub(crate) fn take<'a>(&mut self, shared: Shared<'a>, into: &mut Vec<LockedHeap<'a>>) {
+        into.extend(self.0.take().map(|(state, (heap, held))| LockedHeap { heap, shared, state, held }));
+    }
 }
 
 /// The same for the thread that owns the biased lock.

@@ -1,0 +1,69 @@
+//! Several locks that are looked at together. Each revocation of an owner takes a barrier that interrupts all processors on
+//! which the process runs; here one serves all owners.
+//!
+//! A lock that is asked for keeps others out while its owner may still be inside one that was asked for before. So nobody may
+//! hold one of the locks and want another, unless the two can never be here at the same time: as all who hold several take
+//! turns by a lock of their own.
+
+use super::parts::Seat;
+use super::{Biased, Guard, barrier};
+use crate::base::sync::waited;
+
+/// Locks that are taken together to be looked at, as [`Biased::look`] does it with one, and something of the caller's for each.
+#[derive(Debug)]
+pub struct Looks<'a, T, W, P> {
+    /// In order: what is asked for and not used yet; the owner that was revoked and may still be inside.
+    asked: Vec<(Guard<'a, T, W>, Option<&'a Seat<T, W>>, P)>,
+}
+
+impl<T, W, P> Default for Looks<'_, T, W, P> {
+    fn default() -> Self {
+        Looks { asked: Vec::new() }
+    }
+}
+
+impl<'a, T, W, P> Looks<'a, T, W, P> {
+    /// Makes room for so many locks in all.
+    pub fn make_room(&mut self, locks: usize) {
+        self.asked.reserve(locks.saturating_sub(self.asked.len()));
+    }
+
+    /// Takes one more lock, waiting for who holds it the usual way. Its owner, if it has one, may still be inside.
+    pub fn ask(&mut self, lock: &'a Biased<T, W>, with: P) {
+        let (guard, owner) = match lock.enter() {
+            Some(own) => (own.into(), None),
+            None => lock.begin_to_take(),
+        };
+        self.asked.push((guard, owner, with));
+    }
+
+    /// Waits until the owners are out of all of these locks, and hands the guards over in the order of asking. The list is empty
+    /// afterwards and keeps its memory.
+    pub fn take(&mut self) -> impl Iterator<Item = (Guard<'a, T, W>, P)> {
+        self.await_owners();
+        self.asked.drain(..).map(|(mut guard, _, with)| {
+            guard.only_looks();
+            (guard, with)
+        })
+    }
+
+    fn await_owners(&mut self) {
+        if self.asked.iter().all(|(_, owner, _)| owner.is_none()) {
+            return;
+        }
+        waited::timed(|| {
+            barrier::heavy();
+            for (guard, owner, _) in &mut self.asked {
+                if let Some(seat) = owner.take() {
+                    guard.await_owner(seat);
+                }
+            }
+        });
+    }
+}
+
+impl<T, W, P> Drop for Looks<'_, T, W, P> {
+    fn drop(&mut self) {
+        self.await_owners(); // before the guards go, which make them owners again
+    }
+}
