@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex};
 
 mod capture;
 mod checkpoint;
+mod falls_asleep;
 mod guards;
 mod maps_meet;
 mod oom;
