@@ -29,6 +29,7 @@ mod guards;
 mod maps_meet;
 mod oom;
 mod peaks;
+mod peaks_meet;
 mod programs;
 mod random;
 mod scale;
