@@ -47,6 +47,7 @@ mod failing_fences;
 mod fast_path;
 mod handlers;
 mod history;
+mod host_ends;
 mod last_marks;
 mod last_words;
 mod latency;

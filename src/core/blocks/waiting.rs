@@ -107,8 +107,7 @@ impl<'a> WaitingBlocks<'a> {
         // The device refused to take it: it is the caller's again.
         let mut h = ground.lock(heap);
         h.waiting.finish(ticket);
-        h.counters.count_back(class, charged, bytes);
-        h.counters.count_in(class, charged, bytes);
+        h.counters.count_again(class, charged, bytes);
         if !uses.is_empty() {
             h.uses.insert(id, uses);
         }

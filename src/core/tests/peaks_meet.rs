@@ -392,5 +392,6 @@ fn a_block_whose_free_is_refused_counts_at_once() {
     pond.free(other, None, None).unwrap();
     let s = pond.stats(None).unwrap();
     assert_eq!((s.allocated.current, s.allocated.peak), (8 * G, 16 * G));
+    assert_eq!((s.allocated.total, s.blocks.total), (16 * G, 2), "it is no new block");
     pond.free(mine, None, None).unwrap();
 }
