@@ -32,6 +32,7 @@ mod peaks;
 mod peaks_meet;
 mod programs;
 mod random;
+mod restores_meet;
 mod scale;
 mod scattered;
 mod segments;
