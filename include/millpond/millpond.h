@@ -2230,10 +2230,11 @@ C_Status millpond_device_history_read(const millpond_device *device,
 
 /**
  * From now on `signal` begins a history of each open device that has none, with `options` (NULL: all zeros), and the next
- * one ends these; `%n` in the path is how many times it has begun some. 0 as `signal`: none does any more, and the signal
- * does what it does by itself. There is one such signal in a process; another call takes its place. What fails when the
- * signal comes, such as a file that cannot be written, is told to nobody. A thread that is started for it does the work,
- * and the handler interrupts no call of the system that can be restarted. A forked child's signal does nothing there.
+ * one ends these, and no others; `%n` in the path is how many times it has begun some. 0 as `signal`: none does any more,
+ * and the signal does what it does by itself; what one has begun goes on. There is one such signal in a process; another
+ * call takes its place, and its signal ends what an earlier one has begun. What fails when the signal comes, such as a
+ * file that cannot be written, is told to nobody. A thread that is started for it does the work, and the handler
+ * interrupts no call of the system that can be restarted. A forked child's signal does nothing there.
  * Devices may be opened before or after this; it outlasts `millpond_finalize`. Thread-safe.
  *
  * Errors: BUSY where the program handles the signal itself; INVALID_ARGUMENT for a signal that cannot be handled, or says

@@ -24,12 +24,15 @@ use std::sync::{Arc, Mutex};
 
 mod capture;
 mod checkpoint;
+mod falls_asleep;
 mod guards;
 mod maps_meet;
 mod oom;
 mod peaks;
+mod peaks_meet;
 mod programs;
 mod random;
+mod restores_meet;
 mod scale;
 mod scattered;
 mod segments;

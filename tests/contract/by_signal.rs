@@ -2,7 +2,8 @@
 
 use crate::apart::*;
 use crate::api::*;
-use crate::history::{in_child, path, take};
+use crate::history::{in_child, path, start, take};
+use crate::observers::state;
 use millpond::Code;
 use millpond::capi::*;
 use millpond::runtime::{EventKind, HistoryFile};
@@ -28,7 +29,7 @@ fn pairs(d: Device, count: usize) {
 }
 
 fn is_watched(d: Device) -> bool {
-    crate::observers::state(d).memory().watchers().any()
+    state(d).memory().watchers().any()
 }
 
 /// Requests in a history's file.
@@ -71,6 +72,47 @@ fn a_signal_begins_and_ends_histories() {
         assert_eq!(status, libc::SIGUSR2, "it ends a process again");
         std::thread::sleep(std::time::Duration::from_millis(50));
         assert!(!is_watched(d));
+    });
+}
+
+/// The program has stopped the history that a signal has begun, and has one of its own now.
+#[test]
+fn a_signal_ends_no_history_that_it_has_not_begun() {
+    apart(|| {
+        let file = path("begun-%n.history");
+        on_signal(libc::SIGUSR2, &file).unwrap();
+        let (d, e) = (host(64 * MIB, true), Device::get("cpu", 0).unwrap());
+        send(libc::SIGUSR2);
+        until("both histories begin", || is_watched(d) && is_watched(e));
+        state(d).history_stop().unwrap();
+        start(d, 16, 0, None);
+        send(libc::SIGUSR2);
+        until("the other one ends", || !is_watched(e));
+        pairs(d, 1);
+        assert_eq!(state(d).history().unwrap().events.len(), 3, "it goes on"); // one for the granule
+        state(d).history_stop().unwrap();
+    });
+}
+
+/// No signal is chosen any more while one runs that a signal has begun.
+#[test]
+fn the_next_signal_that_is_chosen_ends_what_the_last_one_has_begun() {
+    apart(|| {
+        let file = path("again-%n.history");
+        on_signal(libc::SIGUSR2, &file).unwrap();
+        let d = host(64 * MIB, true);
+        send(libc::SIGUSR2);
+        until("the history begins", || is_watched(d));
+        on_signal(0, &file).unwrap();
+        pairs(d, 5);
+        assert!(is_watched(d));
+        on_signal(libc::SIGUSR1, &file).unwrap();
+        send(libc::SIGUSR1);
+        until("the history ends", || !is_watched(d));
+        send(libc::SIGUSR1);
+        until("the next one begins", || is_watched(d));
+        until("it has a file of its own", || numbered(&file, 2).exists());
+        assert_eq!(requests(&numbered(&file, 1)), 5);
     });
 }
 

@@ -33,7 +33,7 @@ fn name_of(tag: u32) -> String {
     unsafe { CStr::from_ptr(millpond_tag_get_name(tag)) }.to_str().unwrap().to_owned()
 }
 
-fn stats(d: Device) -> BTreeMap<String, millpond_tag_stats> {
+pub fn stats(d: Device) -> BTreeMap<String, millpond_tag_stats> {
     let mut all: Vec<millpond_tag_stats> = Vec::with_capacity(64);
     let mut count = 0;
     outcome(unsafe { millpond_device_list_tags(ptr(d.0), all.as_mut_ptr(), STATS, 64, &mut count) }).unwrap();

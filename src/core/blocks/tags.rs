@@ -78,10 +78,7 @@ impl Blocks<'_> {
         if was & TAGGED == 0 {
             return;
         }
-        let block = self.tagged(id);
-        let mut tags = self.tags.lock();
-        tags.count_back(block);
-        tags.count_in(block);
+        self.tags.lock().count_again(self.tagged(id));
     }
 
     /// Counts a live block with a tag whose size has changed: `before` is what it was charged and asked for.

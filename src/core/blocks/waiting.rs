@@ -51,7 +51,8 @@ impl<'a> WaitingBlocks<'a> {
     }
 
     /// Continues the free of a block that other streams have used, or whose memory goes back to the device. `was` is
-    /// the state that it had while live; `other` is the stream of the free, if it is not the block's own.
+    /// the state that it had while live; `other` is the stream of the free, if it is not the block's own. If the device
+    /// refuses to take it back, the block is live again, and the caller settles its heap.
     pub(crate) fn free(
         self,
         mut h: LockedHeap<'_>,
@@ -106,11 +107,7 @@ impl<'a> WaitingBlocks<'a> {
         // The device refused to take it: it is the caller's again.
         let mut h = ground.lock(heap);
         h.waiting.finish(ticket);
-        h.counters.count_back(class, charged, bytes);
-        if h.counters.count_in(class, charged, bytes) {
-            self.blocks.drain(&mut h);
-            h.counters.take_more_of_all(); // if the ledger must be asked, the next request does so
-        }
+        h.counters.count_again(class, charged, bytes);
         if !uses.is_empty() {
             h.uses.insert(id, uses);
         }

@@ -1,5 +1,6 @@
 //! Frees that need the slow path, and why an address cannot be freed.
 
+use super::super::account::Accounts;
 use super::super::blocks::{Blocks, WaitingBlocks};
 use super::super::desc::{DIRECT, Found, USES, kind};
 use super::super::ground::Ground;
@@ -106,7 +107,9 @@ impl Free {
             if other.is_some() || used {
                 if h.end_life(f.desc, was, kind::WAITING) {
                     blocks.end_oversize(&h, was);
-                    return WaitingBlocks::of(ground).free(h, f.id, was, other);
+                    let freed = WaitingBlocks::of(ground).free(h, f.id, was, other);
+                    // What is the caller's again counts at once: other blocks may have taken its place meanwhile.
+                    return freed.inspect_err(|_| Accounts::of(ground).settle(heap));
                 }
             } else if h.end_life(f.desc, was, kind::FREED) {
                 let charged = ground.maps.charge(f.id);

@@ -59,6 +59,11 @@ impl PoolTable {
         self.get(PoolId(pool)).is_some_and(Pool::is_contiguous)
     }
 
+    /// `NotPermitted` if the pool sleeps, falls asleep or wakes.
+    pub(crate) fn check_awake(&self, pool: PoolId) -> Result<()> {
+        self.get(pool).map_or(Ok(()), Pool::check_awake)
+    }
+
     /// Whether the pool sleeps.
     pub(crate) fn sleeps(&self, pool: PoolId) -> bool {
         self.get(pool).is_some_and(Pool::sleeps)

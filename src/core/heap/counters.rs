@@ -378,6 +378,15 @@ impl Counters {
         }
     }
 
+    /// A block waits no longer, and is live again: it was not freed after all. The heap must be settled.
+    pub(crate) fn count_again(&mut self, class: Class, charged: u64, requested: u64) {
+        self.count_back(class, charged, requested);
+        let left = &mut self.words[class as usize].left;
+        for (left, n) in left.iter_mut().zip([charged as i64, requested as i64, 1]) {
+            left.add(-n);
+        }
+    }
+
     /// A block waits no longer. What it had may be allocated again, unless the ledger has seen it waiting and dealt with
     /// the room below the peaks of what is live.
     pub(crate) fn count_back(&mut self, class: Class, charged: u64, requested: u64) {

@@ -56,7 +56,20 @@ impl Tags {
         }
     }
 
-    /// Counts a freed block with the tag that has become reusable, or is live again and counted in anew.
+    /// Counts a freed block with the tag that waited and is live again: it was not freed after all.
+    pub(crate) fn count_again(&mut self, b: Tagged) {
+        let s = self.sums(b.tag);
+        s.waiting -= b.charged;
+        s.requested.add_again(b.requested);
+        s.allocated.add_again(b.charged);
+        s.blocks.add_again(1);
+        if b.class == Class::Small {
+            s.small_allocated.add_again(b.charged);
+            s.small_blocks.add_again(1);
+        }
+    }
+
+    /// Counts a freed block with the tag that has become reusable.
     pub(crate) fn count_back(&mut self, b: Tagged) {
         let s = self.sums(b.tag);
         s.waiting -= b.charged;

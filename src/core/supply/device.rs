@@ -8,6 +8,7 @@ use super::super::ground::{Ground, Growing};
 use super::super::heap::{FreeBlock, Heap};
 use super::super::state::growth::segments::Segment;
 use super::super::state::growth::transits::Parts;
+use super::super::types::PoolId;
 use super::super::units::{Extent, GranuleRun, LARGE_UNITS, granule_bytes};
 use super::limits::{self, TOO_MANY_BLOCKS, TOO_MANY_SEGMENTS};
 use super::segments::Segments;
@@ -90,7 +91,7 @@ impl<'a> DeviceMemory<'a> {
     }
 
     /// Takes new granules for a heap: those that `choose` takes from the numbers without memory. Returns how many. The
-    /// error of `choose` is the reason why there are none.
+    /// error of `choose` is the reason why there are none. `NotPermitted` if the pool sleeps, falls asleep or wakes.
     pub(super) fn take_granules(
         self,
         heap: &'static Heap,
@@ -103,18 +104,14 @@ impl<'a> DeviceMemory<'a> {
         };
         let chosen = {
             let mut g = ground.growing();
-            choose(&mut g).map(|new| {
+            // In transit until the heap has it: a pool that falls asleep waits for that, and from then on gets nothing.
+            let awake = ground.pools().check_awake(PoolId(pool));
+            awake.and_then(|()| choose(&mut g).map_err(limits::error)).map(|new| {
                 g.account.claim(pool, new.run().bytes());
                 (new, g.begin_transit(Parts::Of(pool, pool)))
             })
         };
-        let (new, transit) = match chosen {
-            Ok(chosen) => chosen,
-            Err(why) => {
-                ground.look(heap).put_id(id);
-                return Err(limits::error(why));
-            }
-        };
+        let (new, transit) = chosen.inspect_err(|_| ground.look(heap).put_id(id))?;
         let run = new.run();
         let done = match new.tie {
             None => ground.backing.create(run.first, run.count),

@@ -5,7 +5,7 @@
 
 use super::super::blocks::{Blocks, WaitingBlocks, give_up_whole};
 use super::super::desc::{ALIAS, Id};
-use super::super::ground::{Ground, Pool};
+use super::super::ground::Ground;
 use super::super::heap::{LockedHeap, Runs, Scratch, Source, Unscattered};
 use super::super::state::growth::transits::Parts;
 use super::super::types::{PoolId, UNORDERED};
@@ -247,8 +247,7 @@ impl<'a> Search<'a> {
 
     /// `NotPermitted` if the request's pool sleeps, falls asleep or wakes.
     fn check_awake(&self) -> Result<()> {
-        let pool = self.ground.pools().get(PoolId(self.req.heap.pool()));
-        pool.map_or(Ok(()), Pool::check_awake)
+        self.ground.pools().check_awake(PoolId(self.req.heap.pool()))
     }
 
     /// Takes one step; returns whether it brought anything.

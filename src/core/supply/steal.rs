@@ -7,7 +7,7 @@ use super::super::ground::{Ground, Growing};
 use super::super::heap::{FreeBlock, Heap, STOCK, Scratch, Source};
 use super::super::order::{Stream, not_now};
 use super::super::state::growth::transits::Parts;
-use super::super::types::{COMMONS, NO_POOL, UNORDERED};
+use super::super::types::{COMMONS, NO_POOL, PoolId, UNORDERED};
 use super::super::units::{GRANULE_SHIFT, GranuleRun};
 use super::parts::{Wanted, parts_to_take};
 use super::search::Search;
@@ -56,6 +56,10 @@ impl Search<'_> {
                     continue;
                 }
                 if !same_pool && missing > g.pool_room(mine) >> GRANULE_SHIFT {
+                    return left < missing;
+                }
+                // A pool that falls asleep waits for what is in transit to it, and from then on gets nothing.
+                if ground.pools().sleeps(PoolId(mine)) {
                     return left < missing;
                 }
                 let wanted = Wanted {

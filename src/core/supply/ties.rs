@@ -10,7 +10,7 @@ use super::super::blocks::{WaitingBlocks, gained};
 use super::super::ground::{Ground, Growing};
 use super::super::heap::Heap;
 use super::super::state::growth::transits::Parts;
-use super::super::types::UNORDERED;
+use super::super::types::{PoolId, UNORDERED};
 use super::super::units::{GRANULE, GRANULE_SHIFT, GranuleSet, granule_bytes};
 use super::device::{DeviceMemory, New};
 use super::limits::{self, NO_MORE};
@@ -169,6 +169,9 @@ impl Search<'_> {
         let mine = taker.pool();
         let (mut held, claim) = {
             let mut g = ground.growing();
+            if ground.pools().sleeps(PoolId(mine)) {
+                return false; // as in `steal`
+            }
             let room = g.pool_room(mine) >> GRANULE_SHIFT;
             let taken = g.take_shared_ties(ground.heaps_in(None), (missing, scattering), (mine, room));
             let others = |t: &&Taken| t.heap.pool() != mine;

@@ -26,6 +26,13 @@ impl Counter {
         self.current -= n;
     }
 
+    /// Adds what a [`sub`](Counter::sub) has subtracted in vain: it is in the total already.
+    #[inline]
+    pub fn add_again(&mut self, n: u64) {
+        self.current += n;
+        self.peak = self.peak.max(self.current);
+    }
+
     /// Resets the peak to the current value.
     pub fn reset_peak(&mut self) {
         self.peak = self.current;

@@ -59,7 +59,7 @@ impl UnifiedMemory<'_> {
         freed.inspect_err(|_| {
             let mut unified = lock(&self.0.unified.0);
             unified.ranges.put(addr, bytes, tag);
-            unified.tags.count_in(tag, bytes);
+            unified.tags.count_again(tag, bytes);
         })
     }
 

@@ -11,17 +11,20 @@ use crate::base::{fork, loaded};
 use crate::locks;
 use crate::runtime::device::table;
 use crate::runtime::entry::fork::check as check_fork;
+use crate::runtime::recording::tape::Tape;
 use std::path::PathBuf;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What the signal does.
 struct Plan {
+    /// 0: none does anything, but what an earlier one has begun may run still.
     signal: i32,
     options: HistoryOptions,
     /// How many times it has started histories.
     count: u64,
-    /// The devices whose history it has started.
-    begun: Vec<u32>,
+    /// The histories that it has started, each with its device.
+    begun: Vec<(u32, Weak<Tape>)>,
 }
 
 static PLAN: Mutex<Option<Plan>> = Mutex::new(None);
@@ -41,9 +44,9 @@ pub(super) fn wished(signal: i32, options: &HistoryOptions) -> Result<()> {
 }
 
 /// From now on `signal` begins a history of each open device that has none, as `options` say, and the next one ends these.
-/// `%n` in the path is how many times it has begun some. 0: no signal does. There is one such signal in a process; another
-/// one takes its place. `Busy` where the program handles the signal itself; `InvalidArgument` for one that cannot be
-/// handled, or must not be; `System` without a thread for it.
+/// `%n` in the path is how many times it has begun some. 0: no signal does; what one has begun goes on. There is one such
+/// signal in a process; another one takes its place, and ends what an earlier one has begun. `Busy` where the program handles
+/// the signal itself; `InvalidArgument` for one that cannot be handled, or must not be; `System` without a thread for it.
 pub fn history_on_signal(signal: i32, options: &HistoryOptions) -> Result<()> {
     check_fork()?;
     fork::watch()?;
@@ -56,13 +59,13 @@ pub fn history_on_signal(signal: i32, options: &HistoryOptions) -> Result<()> {
         }
         signals::ring_on(signal)?;
     }
-    if let Some(other) = before.filter(|&s| s != signal) {
+    if let Some(other) = before.filter(|&s| s != signal && s != 0) {
         signals::ring_no_more(other);
     }
     let mut plan = lock(&PLAN);
     *plan = match (signal, plan.take()) {
-        (0, _) => None,
         (_, Some(p)) => Some(Plan { signal, options: options.clone(), ..p }),
+        (0, None) => None,
         (_, None) => Some(Plan { signal, options: options.clone(), count: 0, begun: Vec::new() }),
     };
     drop(plan);
@@ -98,7 +101,7 @@ fn listen() -> Result<()> {
 /// Stops the histories that an earlier signal has started; if there are none, starts one on each device. Errors are
 /// dropped, since there is no caller.
 fn turn_over() {
-    let Some((options, begun)) = lock(&PLAN).as_mut().map(|p| {
+    let Some((options, begun)) = lock(&PLAN).as_mut().filter(|p| p.signal != 0).map(|p| {
         let begun = std::mem::take(&mut p.begun);
         p.count += u64::from(begun.is_empty());
         let file = p.options.file.as_ref().map(|f| match f.to_str() {
@@ -111,10 +114,10 @@ fn turn_over() {
     };
     let mut now = Vec::new();
     for d in table::open_devices() {
-        if begun.contains(&d.id()) {
-            let _ = d.history_stop();
-        } else if begun.is_empty() && d.history_start(&options).is_ok() {
-            now.push(d.id());
+        if begun.is_empty() {
+            now.extend(d.history_start_one(&options).map(|one| (d.id(), one)));
+        } else if let Some((_, one)) = begun.iter().find(|b| b.0 == d.id()) {
+            let _ = d.history_stop_one(one); // the program may have ended it, and have one of its own
         }
     }
     if let Some(p) = lock(&PLAN).as_mut() {

@@ -23,7 +23,7 @@ use crate::runtime::watch::event::{Event, EventKind};
 use crate::runtime::watch::observe::Observer;
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 mod by_signal;
 mod options;
@@ -135,6 +135,11 @@ impl DeviceState {
     /// kept is given up. Calls of other threads that are under way may be left out. `Busy` while there is one already;
     /// `System` for a file that cannot be written; `OutOfMemory` for the ring.
     pub fn history_start(&self, options: &HistoryOptions) -> Result<()> {
+        self.history_start_one(options).map(drop)
+    }
+
+    /// The same; which history has begun.
+    fn history_start_one(&self, options: &HistoryOptions) -> Result<Weak<Tape>> {
         let _pass = self.enter()?;
         let turn = lock(&self.tapes.turn);
         if lock(&self.tapes.history).as_ref().is_some_and(|r| r.told) {
@@ -147,9 +152,10 @@ impl DeviceState {
         done
     }
 
-    fn history_begin(&self, events: usize, frames: usize, file: Option<File>) -> Result<()> {
+    fn history_begin(&self, events: usize, frames: usize, file: Option<File>) -> Result<Weak<Tape>> {
         let frames = frames.min(MOST_FRAMES);
         let tape = Tape::new(events, frames, false)?;
+        let begun = Arc::downgrade(&tape);
         let sink = file.map(|f| {
             let names = self.memory().pools().names().clone();
             HistorySink::new(Output::new(f, tape.pace()), &self.device_name(), names, frames)
@@ -161,7 +167,7 @@ impl DeviceState {
         }
         let old = lock(&self.tapes.history).replace(Running { tape, observer, told: true });
         drop(old); // with the lock released: its ring goes back
-        Ok(())
+        Ok(begun)
     }
 
     /// Ends the history; its file, if it has one, is whole then. What it has kept can be read until another one begins.
@@ -169,11 +175,20 @@ impl DeviceState {
     /// where the file could not be written wholly, also since it took nothing for 5 s (a pipe whose reader stands
     /// still), or was not done after 60 s.
     pub fn history_stop(&self) -> Result<u64> {
+        self.history_stop_if(|_| true)
+    }
+
+    /// The same for one history only: any other one goes on.
+    fn history_stop_one(&self, one: &Weak<Tape>) -> Result<u64> {
+        self.history_stop_if(|tape| std::ptr::eq(Arc::as_ptr(tape), one.as_ptr()))
+    }
+
+    fn history_stop_if(&self, is_meant: impl Fn(&Arc<Tape>) -> bool) -> Result<u64> {
         let _pass = self.enter()?;
         let turn = lock(&self.tapes.turn);
         let running = {
             let mut place = lock(&self.tapes.history);
-            let Some(r) = place.as_mut().filter(|r| r.told) else {
+            let Some(r) = place.as_mut().filter(|r| r.told && is_meant(&r.tape)) else {
                 return Err(Error::new(Code::NotPermitted, "the device has no history"));
             };
             r.told = false;

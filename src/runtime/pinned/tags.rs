@@ -26,6 +26,14 @@ impl TagSums {
         }
     }
 
+    /// Counts one again that the device did not take back.
+    pub(crate) fn count_again(&mut self, tag: u16, bytes: u64) {
+        if let Some(s) = self.0.get_mut(&tag) {
+            s.requested.add_again(bytes);
+            s.blocks.add_again(1);
+        }
+    }
+
     /// Counts one whose life ends.
     pub(crate) fn count_out(&mut self, tag: u16, bytes: u64) {
         if let Some(s) = self.0.get_mut(&tag) {

@@ -128,8 +128,21 @@ impl Account {
 
     /// Enters a new block.
     pub(super) fn add(&mut self, block: Block) {
-        self.reserve(&block.info);
-        self.revive(block);
+        let info = block.info;
+        self.reserve(&info);
+        for s in self.sums(info.pool) {
+            for (c, n) in
+                [(&mut s.requested, info.requested), (&mut s.allocated, info.size), (&mut s.blocks, 1)]
+            {
+                c.add(n);
+            }
+        }
+        self.enter(block);
+    }
+
+    fn enter(&mut self, block: Block) {
+        self.graves.remove(&block.info.base);
+        self.blocks.insert(block.info.base, block);
     }
 
     /// The device has given memory.
@@ -142,22 +155,20 @@ impl Account {
         }
     }
 
-    /// Makes a block live: it is new, or the device refused to take it back.
+    /// Makes a block live again that the device refused to take back.
     pub(super) fn revive(&mut self, block: Block) {
         let info = block.info;
         for s in self.sums(info.pool) {
             for (c, n) in
                 [(&mut s.requested, info.requested), (&mut s.allocated, info.size), (&mut s.blocks, 1)]
             {
-                c.add(n);
+                c.add_again(n);
             }
         }
-        self.graves.remove(&info.base);
         if block.tag != 0 {
-            self.tags.count_back(block.tagged());
-            self.tags.count_in(block.tagged());
+            self.tags.count_again(block.tagged());
         }
-        self.blocks.insert(info.base, block);
+        self.enter(block);
     }
 
     /// Frees the block that starts at `addr`; it has not gone back to the device yet.

@@ -1,0 +1,367 @@
+//! A restore and another thread meet: in the midst of the first, the second, ... call of the device that the restore makes,
+//! the other one frees, allocates, trims, uses and exports blocks, restores, too, ends a stream, captures, or puts the pool to
+//! sleep, and now and then a call fails. The program has promised that nobody does; no memory may have two owners all the
+//! same, or an owner too early, and a restore that fails has changed nothing.
+
+use super::super::state::checkpoints::CheckpointId;
+use super::random::Random;
+use super::*;
+
+const ALL: u64 = 64 << 20;
+
+#[derive(Clone, Debug)]
+struct Live {
+    at: u64,
+    bytes: u64,
+    stream: Option<u64>,
+    pool: PoolId,
+    uses: Vec<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Act {
+    Free(usize),
+    FreeAll,
+    Alloc(bool, Option<u64>, u64),
+    Trim(bool),
+    Use(usize),
+    Export(usize),
+    Restore,
+    Resize(usize, u64),
+    EndStream,
+    Capture,
+    Sleep(bool),
+    Told,
+    Run,
+}
+
+struct Party {
+    pond: Pond,
+    world: Arc<Mutex<World>>,
+    pool: PoolId,
+    live: Mutex<Vec<Live>>,
+    /// Physical start, end, stream, and what was queued there when its block was freed.
+    dirty: Mutex<Vec<(u64, u64, u64, u64)>>,
+    kept: CheckpointId,
+    saved: Vec<Live>,
+    mapping: bool,
+    failing: bool,
+}
+
+impl Party {
+    fn new(seed: u64, mapping: bool, failing: bool) -> Party {
+        let mut r = Random(seed * 7919 + 5);
+        let sizes = match mapping {
+            true => Config { tie: [0, 3][r.below(2) as usize], tie_growth: 1, ..config(true, ALL) },
+            false => Config {
+                max_chunk: [ALL, 6 << 20][r.below(2) as usize],
+                growing: r.below(2) == 0,
+                ..config(false, ALL)
+            },
+        };
+        let world = Arc::new(Mutex::new(World { capacity: ALL, threads: true, ..World::default() }));
+        let pond = Pond::new(sizes, Arc::new(Sim(world.clone()))).unwrap();
+        world.lock().unwrap().real = pond.ground().memory_granules();
+        let pool = pond.pool_create(0, false).unwrap();
+        let (live, dirty) = Default::default();
+        let kept = pond.checkpoints().make(pool).unwrap();
+        let mut p = Party { pond, world, pool, live, dirty, kept, saved: vec![], mapping, failing };
+        p.shuffle(&mut r, 30);
+        p.kept = p.pond.checkpoints().make(pool).unwrap();
+        p.saved = p.live.lock().unwrap().iter().filter(|b| b.pool == pool).cloned().collect();
+        p.shuffle(&mut r, 30);
+        p
+    }
+
+    fn shuffle(&self, r: &mut Random, steps: usize) {
+        for _ in 0..steps {
+            let n = self.live.lock().unwrap().len();
+            match r.below(10) {
+                0..=4 => {
+                    let bytes = match r.below(4) {
+                        0 => 1 + r.below(60 << 10),
+                        1 => (1 + r.below(3)) * G,
+                        _ => 1 + r.below(4 * G),
+                    };
+                    let stream = [Some(0), Some(1), Some(2), None][r.below(4) as usize];
+                    self.alloc(r.below(4) > 0, stream, bytes);
+                }
+                5..=8 if n > 0 => {
+                    let at = r.below(n as u64) as usize;
+                    if r.below(3) == 0 {
+                        self.act(Act::Use(at));
+                    }
+                    self.free(at, true);
+                }
+                _ => self.run(r.below(3)),
+            }
+        }
+    }
+
+    fn alloc(&self, ours: bool, stream: Option<u64>, bytes: u64) {
+        let pool = if ours { self.pool } else { PoolId::DEFAULT };
+        if let Ok(at) = self.pond.alloc(pool, stream.unwrap_or(UNORDERED), bytes) {
+            self.live.lock().unwrap().push(Live { at, bytes, stream, pool, uses: vec![] });
+        }
+    }
+
+    /// What is queued on the streams that have used a block, with more of it if it is to be, comes before its end.
+    fn soil(&self, b: &Live, more: bool) {
+        let mut w = self.world.lock().unwrap();
+        if self.mapping && !w.is_there(b.at, b.bytes) {
+            return;
+        }
+        let ranges = w.behind(b.at, b.bytes);
+        let users: Vec<u64> = match b.stream {
+            Some(s) => b.uses.iter().copied().chain([s]).collect(),
+            None => w.streams.keys().copied().collect(),
+        };
+        for s in users {
+            let st = w.streams.entry(s).or_default();
+            st.queued += u64::from(more);
+            let q = st.queued;
+            self.dirty.lock().unwrap().extend(ranges.iter().map(|&(a, n)| (a, a + n, s, q)));
+        }
+    }
+
+    fn free(&self, at: usize, more: bool) {
+        let mut live = self.live.lock().unwrap();
+        if live.is_empty() {
+            return;
+        }
+        let at = at % live.len();
+        let b = live.swap_remove(at);
+        drop(live);
+        if self.pond.block(b.at).is_ok() {
+            self.soil(&b, more);
+        }
+        match self.pond.free(b.at, None, None) {
+            Ok(()) => {}
+            Err(e) if e.code() == Code::Device => self.live.lock().unwrap().push(b),
+            Err(e) => assert!([Code::DoubleFree, Code::UnknownPointer].contains(&e.code()), "{e}"),
+        }
+    }
+
+    fn run(&self, stream: u64) {
+        let mut w = self.world.lock().unwrap();
+        let q = w.streams.get(&stream).map_or(0, |s| s.queued);
+        w.complete(stream, q);
+    }
+
+    fn some(&self, at: usize) -> Option<Live> {
+        let live = self.live.lock().unwrap();
+        (!live.is_empty()).then(|| live[at % live.len()].clone())
+    }
+
+    fn act(&self, act: Act) {
+        let pond = &self.pond;
+        match act {
+            Act::Free(at) => self.free(at, false),
+            Act::FreeAll => (0..60).for_each(|_| self.free(0, false)),
+            Act::Alloc(ours, stream, bytes) => self.alloc(ours, stream, bytes),
+            Act::Trim(ours) => _ = pond.empty_cache(ours.then_some(self.pool)),
+            Act::Use(at) => {
+                let Some(b) = self.some(at) else { return };
+                let user = [2, 3][at % 2];
+                if pond.record_stream(b.at, user).is_ok() {
+                    let mut live = self.live.lock().unwrap();
+                    if let Some(x) = live.iter_mut().find(|x| x.at == b.at) {
+                        x.uses.push(user);
+                    }
+                    self.world.lock().unwrap().streams.entry(user).or_default().queued += 1;
+                }
+            }
+            Act::Export(at) => {
+                let Some(b) = self.some(at) else { return };
+                self.world.lock().unwrap().streams.entry(9).or_default().queued += 1;
+                if let Ok(Some(fence)) = pond.order().user(9).and_then(|u| pond.order().fence(&u)) {
+                    _ = pond.exports().add_fence(b.at, fence);
+                }
+            }
+            Act::Restore => _ = pond.checkpoints().restore(self.pool, self.kept, |at| at, |_| ()),
+            Act::Resize(at, bytes) => {
+                let Some(b) = self.some(at) else { return };
+                if pond.special().resize(b.at, bytes).is_ok() {
+                    let mut live = self.live.lock().unwrap();
+                    live.iter_mut().filter(|x| x.at == b.at).for_each(|x| x.bytes = bytes);
+                }
+            }
+            Act::EndStream => stream_ends(pond, 1),
+            Act::Capture => {
+                let Ok(id) = pond.captures().begin(self.pool, 5) else { return };
+                self.world.lock().unwrap().recording.insert(5);
+                self.alloc(true, Some(5), 3 * G);
+                self.world.lock().unwrap().recording.remove(&5);
+                while pond.captures().end(id).is_err() {}
+                while pond.captures().release(id).is_err() {}
+            }
+            Act::Sleep(save) => {
+                if pond.sleep().begin(self.pool, save).is_ok() {
+                    while pond.sleep().wake(self.pool).is_err() {}
+                }
+            }
+            Act::Told => {
+                _ = pond.statistics().full(Some(self.pool), 0);
+                _ = pond.stats(None);
+            }
+            Act::Run => (0..4).for_each(|s| self.run(s)),
+        }
+    }
+
+    /// The blocks that live, by the pond's own word. Each has memory of its own.
+    fn check_owners(&self) -> Vec<Live> {
+        self.pond.ground().check();
+        let mut all: BTreeMap<u64, Live> = BTreeMap::new();
+        for b in self.saved.iter().chain(self.live.lock().unwrap().iter()) {
+            match self.pond.block(b.at) {
+                Ok(i) if i.base == b.at => {
+                    all.insert(b.at, Live { bytes: i.requested, pool: i.pool, ..b.clone() });
+                }
+                _ => {}
+            }
+        }
+        let w = self.world.lock().unwrap();
+        let mut taken: BTreeMap<u64, u64> = BTreeMap::new();
+        for b in all.values() {
+            for (a, n) in w.behind(b.at, b.bytes) {
+                let before = taken.range(..a + n).next_back();
+                assert!(before.is_none_or(|(_, &end)| end <= a), "{:#x} overlaps another block", b.at);
+                taken.insert(a, a + n);
+            }
+        }
+        drop(w);
+        let s = self.pond.stats(None).unwrap();
+        assert_eq!(s.blocks.current, all.len() as u64, "blocks that nobody knows");
+        all.into_values().collect()
+    }
+
+    /// What the restore has made live comes after all work on its memory.
+    fn check_order(&self, live: &[(u64, u64)]) {
+        let w = self.world.lock().unwrap();
+        for b in self.saved.iter().filter(|b| live.iter().any(|l| l.0 == b.at)) {
+            if self.pond.block(b.at).is_err() || self.mapping && !w.is_there(b.at, b.bytes) {
+                continue; // freed again
+            }
+            for (a, n) in w.behind(b.at, b.bytes) {
+                for &(x, y, s, q) in self.dirty.lock().unwrap().iter() {
+                    if x.max(a) < y.min(a + n) && Some(s) != b.stream && !w.passed(s, q) {
+                        let waits = b.stream.and_then(|t| w.streams.get(&t)).and_then(|t| t.waits.get(&s));
+                        assert!(
+                            waits.is_some_and(|&v| v >= q),
+                            "{:#x} of {:?} is live again before stream {s} has passed {q}",
+                            b.at,
+                            b.stream
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether it came to a meeting in the nth call, or there was none to come to. The call of number `fails` after it fails.
+fn meet(seed: u64, mapping: bool, met: Option<(u32, Act)>, fails: u32) -> bool {
+    let p = Arc::new(Party::new(seed, mapping, fails > 0));
+    let before = p.check_owners();
+    let key = |b: &Live| (b.at, b.bytes);
+    let ours: BTreeSet<(u64, u64)> = before.iter().filter(|b| b.pool == p.pool).map(key).collect();
+    let want: BTreeSet<(u64, u64)> = p.saved.iter().map(key).collect();
+    // Work on what is going to be freed is queued.
+    let gone = |b: &&Live| b.pool == p.pool && !want.contains(&key(b));
+    before.iter().filter(gone).for_each(|b| p.soil(b, true));
+    if let Some((nth, act)) = met {
+        let there = p.clone();
+        p.world.lock().unwrap().meeting = Some((nth, Box::new(move || there.act(act))));
+        if fails > 0 {
+            let mut w = p.world.lock().unwrap();
+            (w.fail_nth, w.fail_full) = (nth + fails - 1, seed.is_multiple_of(2));
+        }
+    }
+    let done = p.pond.checkpoints().restore(p.pool, p.kept, |at| at, |_| ());
+    let mut w = p.world.lock().unwrap();
+    let came = met.is_some() && w.meeting.take().is_none();
+    let thread = w.met.take();
+    drop(w);
+    if let Some(thread) = thread {
+        thread.join().expect("the other thread");
+    }
+    p.world.lock().unwrap().fail_nth = 0;
+    if let Ok(done) = &done {
+        p.check_order(&done.live);
+    }
+    let after = p.check_owners();
+    let now: BTreeSet<(u64, u64)> = after.iter().filter(|b| b.pool == p.pool).map(key).collect();
+    let quiet = matches!(
+        met.filter(|_| came).map(|m| m.1),
+        None | Some(
+            Act::Trim(_)
+                | Act::Use(_)
+                | Act::Told
+                | Act::Run
+                | Act::Export(_)
+                | Act::EndStream
+                | Act::Sleep(_)
+        )
+    );
+    match &done {
+        Ok(_) if quiet => assert_eq!(now, want, "exactly these are live"),
+        Err(e) if quiet => assert_eq!(now, ours, "{e}: nothing has changed"),
+        _ => {}
+    }
+    let codes = [Code::NotPermitted, Code::Busy, Code::OutOfMemory, Code::UnknownStream];
+    if let Err(e) = &done {
+        assert!(codes.contains(&e.code()) || p.failing && e.code() == Code::Device, "{e}");
+    }
+    p.world.lock().unwrap().complete(9, u64::MAX);
+    for b in after {
+        p.pond.free(b.at, None, None).unwrap();
+    }
+    p.pond.ground().backing.sync_all().unwrap();
+    p.pond.exports().all(None);
+    p.pond.empty_cache(None).unwrap();
+    p.pond.ground().check();
+    let s = p.pond.stats(None).unwrap();
+    assert_eq!((s.active.current, s.reserved.current, p.world.lock().unwrap().taken), (0, 0, 0));
+    came
+}
+
+fn act(r: &mut Random) -> Act {
+    let at = r.below(50) as usize;
+    let bytes = 1 + r.below(5 * G);
+    match r.below(17) {
+        0 | 1 => Act::Free(at),
+        2 => Act::FreeAll,
+        3..=5 => Act::Alloc(r.below(3) > 0, [Some(0), Some(1), Some(2), None][r.below(4) as usize], bytes),
+        6 => Act::Trim(r.below(2) == 0),
+        7 | 8 => Act::Use(at),
+        9 => Act::Export(at),
+        10 => Act::Restore,
+        11 => Act::Resize(at, bytes),
+        12 => Act::EndStream,
+        13 => Act::Capture,
+        14 => Act::Sleep(r.below(2) == 0),
+        15 => Act::Told,
+        _ => Act::Run,
+    }
+}
+
+#[test]
+fn a_restore_meets_another_thread_in_each_call() {
+    let mut all = 0;
+    for seed in 1..=part_of(40) as u64 {
+        let mut r = Random(seed * 1_299_709 + 17);
+        let mapping = seed % 2 == 0;
+        for nth in 0..40 {
+            let met = (nth > 0).then(|| (nth, act(&mut r)));
+            let fails = [0, 0, 1, 2, 3 + r.below(4) as u32][r.below(5) as usize];
+            let what = format!("seed {seed}, mapping {mapping}, {met:?}, fails {fails}");
+            let done = std::panic::catch_unwind(|| meet(seed, mapping, met, if nth > 0 { fails } else { 0 }));
+            let Ok(came) = done else { panic!("{what}") };
+            if nth > 0 && !came {
+                break;
+            }
+            all += 1;
+        }
+    }
+    assert!(all > part_of(40), "{all}");
+}
