@@ -38,6 +38,8 @@ if [ "$stages" = "$all" ] && [ ! -d target/debug/incremental ]; then
   export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
   # Nor from debug information: who looks for a failure builds with it. A panic names its line without.
   export CARGO_PROFILE_TEST_DEBUG="${CARGO_PROFILE_TEST_DEBUG:-none}"
+  # Each part of a package has a copy of what it inlines; fewer parts, fewer copies.
+  export CARGO_PROFILE_TEST_CODEGEN_UNITS="${CARGO_PROFILE_TEST_CODEGEN_UNITS:-4}"
 fi
 
 # What the tests make in the folder for temporary files goes with this one.

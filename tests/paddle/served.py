@@ -1,13 +1,17 @@
-"""A process that has done most of `import paddle`, and forks for each script that it is sent; run.py starts it.
+"""A process that has imported PaddlePaddle but for its start, and forks for each script that it is sent; run.py starts it.
 
-PaddlePaddle takes two seconds to import, one of them until its own library is loaded. This process stops there, within
-the import, before PaddlePaddle reads its flags and looks for plugins. A forked child has the settings of its script by
-then, and goes on from there: it finds and loads the plugin in the place where a process does that has imported all by
-itself. It runs the script as its main module, and leaves as Python does.
+PaddlePaddle takes some three seconds to import. In the midst of that it starts: it reads its flags, and finds and loads
+plugins. At the end it looks which device is to be the default. This process notes down what would start it, and stops
+before it looks. A forked child has the settings of its script by then, starts PaddlePaddle and goes on from there. It runs
+the script as its main module, and leaves as Python does.
+Some releases import other modules where there is a custom device. Until it has started, they are told that there is one,
+and a child without one ends. In which place a process finds the plugin that imports all by itself, the scripts show that
+do so (`ALONE` in run.py).
 
     served.py FD    a socket for requests, each of which brings the script's output. Two messages answer it: the child's
                     id, and how the child has ended (its exit status, or minus the signal)
 """
+import functools
 import gc
 import importlib
 import json
@@ -17,22 +21,51 @@ import sys
 import time
 from warnings import simplefilter
 
+STARTS = ["init_gflags", "init_glog", "init_memory_method", "init_devices", "init_tensor_operants",
+          "init_default_kernel_signatures"]
+PROMISED = {"get_all_custom_device_type": ["millpond"], "is_compiled_with_custom_device": True}
+
 
 class Stop:
-    """Is asked for each module that is imported. Once `paddle.base.core` is there, its first call will be to serve."""
+    """Is asked for each module that is imported. Once `paddle.base.core` is there, PaddlePaddle does not start by itself."""
+
+    def __init__(self):
+        self.noted = []
+        self.started = False
 
     def find_spec(self, name, path, target=None):
         core = sys.modules.get("paddle.base.core")
-        if hasattr(core, "init_gflags"):
-            sys.meta_path.remove(self)
-            init_gflags = core.init_gflags
+        if not hasattr(core, "init_gflags"):
+            return
+        sys.meta_path.remove(self)
+        self.real = {name: getattr(core, name) for name in STARTS + list(PROMISED)}
+        for name in STARTS:
+            setattr(core, name, functools.partial(self.note, name))
+        for name in PROMISED:
+            setattr(core, name, functools.partial(self.ask, name))
 
-            def serve_first(arguments):
-                core.init_gflags = init_gflags
-                serve()
-                init_gflags(arguments)
+    def note(self, name, *arguments):
+        if not self.noted:
+            # What looks for the default device, at the end of the import.
+            base = sys.modules["paddle.base.dygraph.base"]
+            base.guard, self.guard = self.serve_first, base.guard
+        self.noted.append((name, arguments))
 
-            core.init_gflags = serve_first
+    def ask(self, name, *arguments):
+        return self.real[name](*arguments) if self.started else PROMISED[name]
+
+    def serve_first(self, place=None):
+        sys.modules["paddle.base.dygraph.base"].guard = self.guard
+        serve()
+        core = sys.modules["paddle.base.core"]
+        for name, real in self.real.items():
+            setattr(core, name, real)
+        self.started = True
+        for name, arguments in self.noted:
+            self.real[name](*([sys.argv[0]] if name == "init_glog" else arguments))
+        if not core.get_all_custom_device_type():
+            sys.exit("PaddlePaddle has found no plugin")
+        return self.guard(place)
 
 
 def serve():
@@ -84,10 +117,12 @@ def become(output, script, environment, folder, warnings):
 if __name__ == "__main__":
     us = sys.argv
     requests = socket.socket(fileno=int(us[1]))
-    sys.meta_path.insert(0, Stop())
+    stop = Stop()
+    sys.meta_path.insert(0, stop)
     importlib.import_module("paddle")  # here each child begins
-    if sys.argv is us:
-        sys.exit("PaddlePaddle did not call init_gflags")
+    if not stop.started:
+        sys.exit("PaddlePaddle has not looked for its default device")
+    del stop
     __file__ = sys.argv[0]
     with open(__file__, encoding="utf-8") as opened:
         program = compile(opened.read(), __file__, "exec")
