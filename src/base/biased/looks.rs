@@ -12,8 +12,16 @@ use crate::base::sync::waited;
 /// Locks that are taken together to be looked at, as [`Biased::look`] does it with one, and something of the caller's for each.
 #[derive(Debug)]
 pub struct Looks<'a, T, W, P> {
-    /// In order: what is asked for and not used yet; the owner that was revoked and may still be inside.
-    asked: Vec<(Guard<'a, T, W>, Option<&'a Seat<T, W>>, P)>,
+    asked: Vec<Asked<'a, T, W, P>>,
+}
+
+#[derive(Debug)]
+struct Asked<'a, T, W, P> {
+    /// Not used or dropped before `owner` was waited for.
+    guard: Guard<'a, T, W>,
+    /// The owner that was revoked, and may still be inside.
+    owner: Option<&'a Seat<T, W>>,
+    with: P,
 }
 
 impl<T, W, P> Default for Looks<'_, T, W, P> {
@@ -34,28 +42,28 @@ impl<'a, T, W, P> Looks<'a, T, W, P> {
             Some(own) => (own.into(), None),
             None => lock.begin_to_take(),
         };
-        self.asked.push((guard, owner, with));
+        self.asked.push(Asked { guard, owner, with });
     }
 
     /// Waits until the owners are out of all of these locks, and hands the guards over in the order of asking. The list is empty
     /// afterwards and keeps its memory.
     pub fn take(&mut self) -> impl Iterator<Item = (Guard<'a, T, W>, P)> {
         self.await_owners();
-        self.asked.drain(..).map(|(mut guard, _, with)| {
-            guard.only_looks();
-            (guard, with)
+        self.asked.drain(..).map(|mut asked| {
+            asked.guard.only_looks();
+            (asked.guard, asked.with)
         })
     }
 
     fn await_owners(&mut self) {
-        if self.asked.iter().all(|(_, owner, _)| owner.is_none()) {
+        if self.asked.iter().all(|asked| asked.owner.is_none()) {
             return;
         }
         waited::timed(|| {
             barrier::heavy();
-            for (guard, owner, _) in &mut self.asked {
-                if let Some(seat) = owner.take() {
-                    guard.await_owner(seat);
+            for asked in &mut self.asked {
+                if let Some(seat) = asked.owner.take() {
+                    asked.guard.await_owner(seat);
                 }
             }
         });
