@@ -63,29 +63,23 @@ impl<'a> Accounts<'a> {
         }
         drop(h);
         let mut ledger = self.ground.ledger();
-        if !beyond {
-            self.give_surplus(&mut ledger, heap);
-        } else if !self.take_spare(&mut ledger, heap) {
+        if !self.balance(&mut ledger, heap) {
             self.take_sums(&mut ledger, Some(heap), |_| ());
         }
     }
 
-    /// Deals a heap what it lacks of what is spare. Returns whether it lacks nothing any more.
-    fn take_spare(self, ledger: &mut Ledger, heap: &'static Heap) -> bool {
-        let mut h = self.ground.lock(heap);
-        let Some(more) = ledger.deal_spare(heap.pool(), &h.counters.room()) else { return false };
-        h.counters.note_peak();
-        h.counters.add_room(more);
-        !h.counters.take_more_of_all()
-    }
-
-    /// A heap that has far more room than it was dealt gives some of it back.
-    fn give_surplus(self, ledger: &mut Ledger, heap: &'static Heap) {
+    /// A heap gives back of what it has far more of than it was dealt, and takes what it lacks of what is spare. Returns
+    /// whether it lacks nothing any more.
+    fn balance(self, ledger: &mut Ledger, heap: &'static Heap) -> bool {
         let mut h = self.ground.lock(heap);
         if h.counters.has_surplus() {
             let given = h.counters.give_surplus();
             ledger.take_spare(heap.pool(), &given);
         }
+        let Some(more) = ledger.deal_spare(heap.pool(), &h.counters.room()) else { return false };
+        h.counters.note_peak();
+        h.counters.add_room(more);
+        !h.counters.take_more_of_all()
     }
 
     /// Takes the true sums, with every heap locked in which anything may have happened since the last time, raises the
@@ -97,6 +91,10 @@ impl<'a> Accounts<'a> {
         first: Option<&Heap>,
         f: impl FnOnce(&mut Ledger) -> R,
     ) -> R {
+        #[cfg(test)]
+        {
+            ledger.taken += u64::from(first.is_some());
+        }
         let mut all = recycled(std::mem::take(&mut ledger.scratch));
         self.lock_active(ledger, &mut all);
         let result = self.sum_up(ledger, first, &mut all, |ledger, _| f(ledger));

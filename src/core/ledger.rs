@@ -73,6 +73,9 @@ pub(crate) struct Ledger {
     pub gone: Grid<u128>,
     /// Heaps that serve no pool.
     pub spare_heaps: Vec<u32>,
+    /// How often the sums were taken for a heap.
+    #[cfg(test)]
+    pub taken: u64,
     /// The ids of the next pools in the slots of pools that have ended.
     pub spare_pools: VecDeque<u32>,
 }
@@ -100,8 +103,9 @@ impl Ledger {
         (room, least(self.device.returns(waiting), pool.returns(waiting)))
     }
 
-    /// Deals some of what is spare to a heap of that pool that has passed its room, which is negative then: at least so
-    /// much. `None`: there is less.
+    /// Deals some of what is spare to a heap of that pool: at least what its room, where it has passed that, is below zero;
+    /// else up to its share, which is an equal part of what is spare. So the next ones find as much, and all heaps seldom have
+    /// to be locked. `None`: less is spare than it lacks.
     pub(crate) fn deal_spare(&mut self, pool: u32, room: &Grid) -> Option<Grid> {
         let pool = self.pools.get_mut(&pool)?;
         let spare = grid(|k, d| self.device.spare[k][d].min(pool.spare[k][d]));
@@ -109,7 +113,11 @@ impl Ledger {
         if lacks.iter().flatten().zip(spare.iter().flatten()).any(|(lacks, spare)| lacks > spare) {
             return None;
         }
-        let more = grid(|k, d| if lacks[k][d] > 0 { lacks[k][d].max(spare[k][d] / 2) } else { 0 });
+        let heaps = self.device.sums.heaps.max(2);
+        let more = grid(|k, d| match lacks[k][d] {
+            0 => (spare[k][d] / heaps - room[k][d]).max(0),
+            lacks => lacks.max(spare[k][d] / heaps),
+        });
         for a in [&mut self.device, pool] {
             a.spare = grid(|k, d| a.spare[k][d] - more[k][d]);
         }
