@@ -232,7 +232,8 @@ def programs_that_share_a_card():
 
 
 CHECKS = {"CuPy arrays": cupy_arrays, "CuPy streams": cupy_streams, "CuPy pinned memory": cupy_pinned_memory,
-          "numba-cuda kernels": numba_kernels, "cuda.core buffers": cuda_core, "PyTorch beside CuPy": torch_beside_cupy, "programs that share a card": programs_that_share_a_card}
+          "numba-cuda kernels": numba_kernels, "cuda.core buffers": cuda_core, "PyTorch beside CuPy": torch_beside_cupy,
+          "programs that share a card": programs_that_share_a_card}
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--member"]:
