@@ -34,6 +34,9 @@ use state::{CLAIM, PLAIN};
 /// The number of a block's descriptor. 0: none.
 pub(crate) type Id = u32;
 
+/// The number of ids that a heap fetches at a time.
+pub(crate) const ID_BATCH: u32 = 64;
+
 /// A descriptor: 32 bytes, half a cache line. Six 32-bit words, which [`Desc`] gives their meaning, and a 64-bit one.
 type Record = Pair<[AtomicU32; 6], AtomicU64>;
 
@@ -323,7 +326,7 @@ impl Maps {
             table: MaskedArray::new(entries as usize)?,
             holders: MappedArray::new(real as usize)?,
             tags: OnceLock::new(),
-            next_id: AtomicU32::new(64),
+            next_id: AtomicU32::new(ID_BATCH), // so that no two heaps share a cache line of fresh descriptors
             spare_ids: Lock::new(0),
             slots: [
                 slots(large as u32, small_size, small_slots),

@@ -1,9 +1,9 @@
 //! The order in which locks are taken and, in debug builds, the check of it.
 //!
 //! Each lock has a *level*, which is part of its type. A thread may take a lock only if all locks that it holds have
-//! lower levels. Two locks of one level are never held together, unless the level says so: then by a thread that holds a lock of
-//! the level before it, in ascending order of their numbers. While a device or a callback is called, a thread holds no lock, unless the lock's level
-//! says so.
+//! lower levels. Two locks of one level are never held together, unless the level says so: then by a thread that holds a
+//! lock of the level before it, in ascending order of their numbers. While a device or a callback is called, a thread
+//! holds no lock, unless the lock's level says so.
 //!
 //! A program lists its levels with [`levels!`](crate::levels); here is only [`Leaf`], the innermost one.
 

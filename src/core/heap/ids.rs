@@ -1,12 +1,9 @@
 //! The ids of descriptors that a heap has in stock: a list linked by `next`, refilled in batches from those that no heap
 //! holds. All methods work on a locked heap.
 
-use super::super::desc::{Id, kind};
+use super::super::desc::{ID_BATCH, Id, kind};
 use super::{HeapState, LockedHeap};
 use std::ops::DerefMut;
-
-/// The number of ids that are fetched at a time.
-const BATCH: u32 = 64;
 
 impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     /// Whether two ids are in stock: no cut takes more.
@@ -25,7 +22,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
 
     /// Fetches a batch. `false`: none are left.
     fn fetch_ids(&mut self) -> bool {
-        let first = self.maps().take_ids(BATCH);
+        let first = self.maps().take_ids(ID_BATCH);
         let mut id = first;
         while id != 0 {
             let next = self.maps().desc(id).next();

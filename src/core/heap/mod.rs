@@ -411,6 +411,15 @@ pub(crate) struct LockedHeap<'a, G = Guard<'static, HeapState, Way>> {
     held: HeldLock,
 }
 
+/// The same for the thread that owns the biased lock.
+pub(crate) type OwnedHeap<'a> = LockedHeap<'a, OwnerGuard<'static, HeapState, Way>>;
+
+impl<'a> From<OwnedHeap<'a>> for LockedHeap<'a> {
+    fn from(h: OwnedHeap<'a>) -> Self {
+        LockedHeap { heap: h.heap, shared: h.shared, state: h.state.into(), held: h.held }
+    }
+}
+
 /// Heaps that are locked together, only to read: see [`Heap::look`]. Their owners are interrupted once for all of them.
 #[derive(Default)]
 pub(crate) struct LookedHeaps(Looks<'static, HeapState, Way, (&'static Heap, HeldLock)>);
@@ -431,15 +440,6 @@ impl LookedHeaps {
     /// Adds all of them to a list, in the order of asking.
     pub(crate) fn take<'a>(&mut self, shared: Shared<'a>, into: &mut Vec<LockedHeap<'a>>) {
         into.extend(self.0.take().map(|(state, (heap, held))| LockedHeap { heap, shared, state, held }));
-    }
-}
-
-/// The same for the thread that owns the biased lock.
-pub(crate) type OwnedHeap<'a> = LockedHeap<'a, OwnerGuard<'static, HeapState, Way>>;
-
-impl<'a> From<OwnedHeap<'a>> for LockedHeap<'a> {
-    fn from(h: OwnedHeap<'a>) -> Self {
-        LockedHeap { heap: h.heap, shared: h.shared, state: h.state.into(), held: h.held }
     }
 }
 
