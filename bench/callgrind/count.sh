@@ -91,6 +91,8 @@ compiler=$(rustc --version | cut -d' ' -f2)
       echo "$how $bytes $(per_pair pair 1 "$bytes" "$how")"
     done
   done
+  # Small and large blocks in turn.
+  echo "turns 1048576 $(per_pair pair 1 1048576 turns)"
   # Through PyTorch's entry points.
   for bytes in 512 1048576; do
     few=$(of_torch "$bytes" 1000)

@@ -1,7 +1,7 @@
 /* Warm pairs of one size on the host device, for counting instructions: pair <mapping 0|1> <bytes>
- * <pairs> [history | frames | file | over | latency | unordered]. `frames`: a history with 16
- * callers of each event; `file`: one that goes to a file, too; `over`: one that has ended;
- * `unordered`: without a stream. */
+ * <pairs> [history | frames | file | over | latency | unordered | turns]. `frames`: a history with
+ * 16 callers of each event; `file`: one that goes to a file, too; `over`: one that has ended;
+ * `unordered`: without a stream; `turns`: a block of 512 bytes in turn with one of that size. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +22,16 @@ static void some_pairs(millpond_pool* pool, size_t bytes, C_Stream stream, long 
   }
 }
 
+/* Small and large blocks in turn, beside 63 of each that stay: what one class of memory gives back,
+ * the other takes. */
+static void some_turns(millpond_pool* pool, size_t bytes, C_Stream stream, long turns) {
+  void* stays;
+  for (int i = 0; i < 126; ++i) {
+    check(millpond_pool_alloc(pool, i % 2 == 0 ? 512 : bytes, stream, &stays));
+  }
+  for (long i = 0; i < turns; ++i) some_pairs(pool, i % 2 == 0 ? 512 : bytes, stream, 1);
+}
+
 int main(int argc, char** argv) {
   if (argc != 4 && argc != 5) return 2;
   millpond_host_options options = {sizeof options, 1, (uint64_t)1 << 30, argv[1][0] == '0'};
@@ -40,7 +50,7 @@ int main(int argc, char** argv) {
   if (strcmp(how, "file") == 0) history.path = "pair.history";
   if (strcmp(how, "latency") == 0) {
     check(millpond_device_set_options(device, "latency_histograms:true"));
-  } else if (how[0] != '\0' && strcmp(how, "unordered") != 0) {
+  } else if (how[0] != '\0' && strcmp(how, "unordered") != 0 && strcmp(how, "turns") != 0) {
     check(millpond_device_history_start(device, &history));
   }
   if (strcmp(how, "unordered") == 0) {
@@ -54,6 +64,10 @@ int main(int argc, char** argv) {
   if (strcmp(how, "over") == 0) {
     some_pairs(pool, bytes, stream, 100);
     check(millpond_device_history_stop(device, NULL));
+  }
+  if (strcmp(how, "turns") == 0) {
+    some_turns(pool, bytes, stream, pairs);
+    return 0;
   }
   some_pairs(pool, bytes, stream, pairs);
   return 0;

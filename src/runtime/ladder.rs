@@ -100,7 +100,7 @@ out_of_line!(alloc_by_other_name => alloc_noted, u64, bytes: u64, stream: Stream
 out_of_line!(alloc_by_number => alloc_found, u64, bytes: u64, stream: StreamId;);
 out_of_line!(alloc_almost_noted => complete_noted, u64, bytes: u64, stream: StreamId; block: Reused, heap: &'static Heap);
 out_of_line!(alloc_on => alloc_rest, u64, bytes: u64, stream: StreamId; heap: Option<&'static Heap>);
-out_of_line!(alloc_complete => complete_fast, u64, block: Reused; heap: &'static Heap);
+out_of_line!(alloc_complete => complete_fast, u64, block: Reused; heap: &'static Heap, stream: StreamId);
 out_of_line!(free_by_other_name => free_noted, (), addr: u64, stream: StreamId; seated: SeatedAtHeap);
 out_of_line!(free_by_number => free_found, (), addr: u64, stream: StreamId;);
 
@@ -120,8 +120,8 @@ pub(crate) fn alloc<C: Caller, A>(
     };
     match heap.alloc(bytes) {
         Fast::Block(addr) => answer(Ok(addr)),
-        Fast::Almost(block, heap, [number, _]) => {
-            alloc_complete(caller.with_number(number), block, answer, heap)
+        Fast::Almost(block, heap, [number, stream]) => {
+            alloc_complete(caller.with_number(number), block, answer, heap, stream)
         }
         Fast::Missed(heap, [number, stream]) => {
             alloc_on(caller.with_number(number), bytes, stream, answer, Some(heap))
@@ -161,7 +161,7 @@ fn complete_noted<C: Caller, A>(
         let (Reused::Block(offset) | Reused::Full(offset)) = block;
         outside.note(heap, offset, bytes, stream);
     }
-    complete_fast(caller, block, answer, heap)
+    complete_by(caller, block, answer, heap, fast_paths::noted([caller.number(), stream]))
 }
 
 /// The first step of a request without any fast path: opens one, for it and for those that follow.
@@ -182,7 +182,7 @@ fn alloc_found<C: Caller, A>(
             let entered = EnteredHeap::by(path, name);
             match entered.map(|heap| heap.alloc(bytes)) {
                 Some(Fast::Block(addr)) => answer(Ok(addr)),
-                Some(Fast::Almost(block, heap, _)) => complete_fast(caller, block, answer, heap),
+                Some(Fast::Almost(block, heap, _)) => complete_fast(caller, block, answer, heap, stream),
                 Some(Fast::Missed(heap, _)) => alloc_on(caller, bytes, stream, answer, Some(heap)),
                 None => alloc_on(caller, bytes, stream, answer, None), // closed since
             }
@@ -199,7 +199,7 @@ pub(crate) fn alloc_unordered<C: Caller>(caller: C, bytes: u64) -> Option<u64> {
     let heap = fast_paths::enter(name).or_else(|| open_unordered(name))?;
     match heap.alloc(bytes) {
         Fast::Block(addr) => Some(addr),
-        Fast::Almost(block, heap, _) => complete_fast(caller, block, |got| got.ok(), heap),
+        Fast::Almost(block, heap, _) => complete_fast(caller, block, |got| got.ok(), heap, UNORDERED),
         Fast::Missed(..) => None,
     }
 }
@@ -276,10 +276,30 @@ fn complete_fast<C: Caller, A>(
     block: Reused,
     answer: impl Fn(Result<u64, C::Failure>) -> A,
     heap: &'static Heap,
+    stream: StreamId,
+) -> A {
+    let name = [caller.number(), stream];
+    complete_by(caller, block, answer, heap, name)
+}
+
+/// The same on the fast path under this name.
+#[inline(always)]
+fn complete_by<C: Caller, A>(
+    caller: C,
+    block: Reused,
+    answer: impl Fn(Result<u64, C::Failure>) -> A,
+    heap: &'static Heap,
+    name: Name,
 ) -> A {
     let (offset, full) = match block {
         Reused::Block(offset) => (offset, None),
-        Reused::Full(offset) => (offset, Some(heap)),
+        Reused::Full(offset) => {
+            // In most programs one class takes the place of another then.
+            if let Some(addr) = fast_paths::enter(name).and_then(|entered| entered.exchange(heap, offset)) {
+                return answer(Ok(addr));
+            }
+            (offset, Some(heap))
+        }
     };
     match heap.outside() {
         Some(outside) => complete(caller, outside, offset, full, answer),
@@ -326,7 +346,7 @@ fn alloc_rest<C: Caller, A>(
     let cut = || Ok(fast_paths::enter([caller.number(), stream]).map(|heap| heap.alloc_best_fit(bytes)));
     match caller.guard(cut) {
         Ok(Some(Fast::Block(addr))) => return answer(Ok(addr)),
-        Ok(Some(Fast::Almost(block, heap, _))) => return complete_fast(caller, block, answer, heap),
+        Ok(Some(Fast::Almost(block, heap, _))) => return complete_fast(caller, block, answer, heap, stream),
         Ok(_) => {}
         Err(failure) => return answer(Err(failure)),
     }

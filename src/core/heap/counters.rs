@@ -24,6 +24,9 @@ use crate::base::sync::Word;
 /// But if a program's streams take turns, its heaps would then be settled at each turn.
 const LOOKS_UNTIL_REST: u32 = 16;
 
+/// After how many exchanges between its classes a heap looks whether it has a surplus.
+const EXCHANGES_PER_LOOK: u8 = 16;
+
 /// So much room more than it was dealt a heap may always have.
 const SURPLUS: Triple = [1 << 16, 1 << 16, 2];
 
@@ -64,6 +67,8 @@ pub(crate) struct Counters {
     dealt: Grid,
     /// Whether others were dealt room then, too.
     shares: bool,
+    /// How often the classes have exchanged room.
+    exchanges: u8,
     /// The maximum that was allocated here whenever somebody checked.
     peak: Grid,
     /// The maximum that both classes together had since it was reset, or since the heap has served its stream. Exact.
@@ -211,8 +216,26 @@ impl Counters {
         false
     }
 
+    /// Each class that has used up its part takes what it lacks from what the other has left. No peak can be passed by that, so
+    /// nothing needs to be counted out before. `false`: it still lacks something, or the heap may have a surplus, which is looked
+    /// at now and then only.
+    #[inline(always)]
+    pub(crate) fn exchange(&mut self) -> bool {
+        for c in 0..2 {
+            for d in 0..3 {
+                let left = self.words[c].left[d].get();
+                if left < 0 && !self.take_from_other(c, d, -left) {
+                    return false;
+                }
+            }
+        }
+        self.exchanges = self.exchanges.wrapping_add(1);
+        !self.exchanges.is_multiple_of(EXCHANGES_PER_LOOK) || !self.has_surplus()
+    }
+
     /// A class takes what it lacks of a quantity from what the other has left, and half of the rest. `false`: that has less, or
     /// the class may not have so much.
+    #[inline(always)]
     fn take_from_other(&mut self, c: usize, d: usize, lacks: i64) -> bool {
         let other = self.words[1 - c].left[d].get();
         let may = self.most[c][d] - self.ceiling[c][d];
@@ -518,6 +541,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn classes_exchange_room_and_look_for_a_surplus_now_and_then() {
+        let mut c = Counters::default();
+        c.set_room(room([100, 90, 1]), Grid::default(), true);
+        assert!(!counted_in(&mut c, CLASS, 100, 90));
+        assert!(c.count_in_quick(Class::Small, 1, 1) && !c.exchange(), "nothing is left");
+        c.count_out(Class::Small, 1, 1);
+        c.count_out(CLASS, 100, 90);
+        let turn = |c: &mut Counters, n: u32| {
+            let class = if n.is_multiple_of(2) { Class::Small } else { CLASS };
+            assert!(c.count_in_quick(class, 100, 90), "turn {n}: the other class has all");
+            let exchanged = c.exchange();
+            assert!(!c.over(), "turn {n}");
+            c.count_out(class, 100, 90);
+            exchanged
+        };
+        assert!((0..100).all(|n| turn(&mut c, n)), "no surplus");
+        c.most[ALL][0] += 1 << 20; // as frees of much leave it
+        let looks = (0..2 * u32::from(EXCHANGES_PER_LOOK)).filter(|&n| !turn(&mut c, n)).count();
+        assert_eq!(looks, 2);
+    }
+
     proptest! {
         #[test]
         fn the_peak_of_both_classes_is_exact_whatever_room_there_is(
@@ -535,7 +580,12 @@ mod tests {
                         live.push((class, n));
                         now = [now[0] + 2 * n as i64, now[1] + n as i64, now[2] + 1];
                         peak = std::array::from_fn(|d| peak[d].max(now[d]));
-                        if counted_in(&mut c, class, 2 * n, n) {
+                        // As by a fast path, or at once under the lock of the heap.
+                        let asks = match what {
+                            0 | 1 => c.count_in_quick(class, 2 * n, n) && !c.exchange() && c.take_more_of_all(),
+                            _ => counted_in(&mut c, class, 2 * n, n),
+                        };
+                        if asks {
                             c.set_room(rooms, Grid::default(), true);
                         }
                     }

@@ -143,6 +143,15 @@ impl EnteredHeap {
         }
     }
 
+    /// Completes a step that has given this block and reached a ceiling, where the other class has enough left: the address.
+    /// `None`: [`Outside::settle`] has to be called, or this is not that heap.
+    #[inline(always)]
+    pub(crate) fn exchange(mut self, heap: &Heap, offset: u64) -> Option<u64> {
+        let Way { base, span, .. } = self.state.way();
+        let same = std::ptr::eq(self.heap, heap) && offset < span;
+        (same && self.state.counters.exchange()).then_some(base + offset)
+    }
+
     /// The result of a step that has done nothing.
     #[inline(always)]
     pub(super) fn missed(self) -> Fast {
