@@ -14,7 +14,7 @@
 //! set up after us), `barrier::heavy` falls back to another way, and no thread becomes owner any more.
 //!
 //! Who only looks (a reader of statistics) gives the ownership back when it leaves, unless others do so all the time: the
-//! owner loses a few microseconds by it, and not its right.
+//! owner loses a few microseconds by it, and not its right. Where they do, there is no owner for a millisecond at most.
 //!
 //! Each thread that was ever owner has a *seat* of its own in the lock, which no other thread writes. A thread whose
 //! ownership was revoked may have been stopped between reading `owner` and storing `INSIDE`. When it goes on, it
@@ -51,8 +51,9 @@ const STREAK: u32 = if cfg!(loom) { 1 } else { 32 };
 /// The number of revocations after which that no longer doubles.
 const MAX_LOSSES: u32 = if cfg!(loom) { 0 } else { 12 };
 
-/// So many lookers in a row give the ownership back, and more only after that time: a reader in a tight loop would have
-/// the owner's processor interrupted all the time, at a higher price than that of a lock without an owner.
+/// So many lookers in a row give the ownership back. With one more there is no owner until that time has passed since the first: a
+/// reader in a tight loop would have the owner's processor interrupted all the time, at a higher price than that of a lock
+/// without an owner.
 const LOOKS: u32 = if cfg!(loom) { 1 } else { 8 };
 #[cfg(not(loom))]
 const AGAIN: Duration = Duration::from_millis(1);
@@ -70,13 +71,36 @@ pub struct Guard<'a, T, W = ()> {
 impl<T, W> Guarded<T, W> {
     /// Whether one more looker may give the ownership back.
     fn may_give_back(&mut self) -> bool {
-        #[cfg(not(loom))]
-        if self.looked.is_none_or(|began| began.elapsed() >= AGAIN) {
-            (self.looks, self.looked) = (0, Some(Instant::now()));
+        if !self.was_looked_at_lately() {
+            self.begin_to_count_looks();
         }
         self.looks += 1;
         self.looks <= LOOKS
     }
+
+    /// Whether there have been too many lookers for an owner.
+    fn is_looked_at_all_the_time(&self) -> bool {
+        self.looks > LOOKS && !cfg!(loom) && self.was_looked_at_lately()
+    }
+
+    #[cfg(not(loom))]
+    fn was_looked_at_lately(&self) -> bool {
+        self.looked.is_some_and(|began| began.elapsed() < AGAIN)
+    }
+
+    #[cfg(not(loom))]
+    fn begin_to_count_looks(&mut self) {
+        (self.looks, self.looked) = (0, Some(Instant::now()));
+    }
+
+    // A model has no time: all looks are of one moment.
+    #[cfg(loom)]
+    fn was_looked_at_lately(&self) -> bool {
+        true
+    }
+
+    #[cfg(loom)]
+    fn begin_to_count_looks(&mut self) {}
 }
 
 impl<T, W> Biased<T, W> {
@@ -234,7 +258,9 @@ impl<T, W> Biased<T, W> {
         let rested = std::mem::take(&mut g.rested) == me;
         if (rested || g.streak > STREAK << g.losses) && barrier::works() {
             g.streak = 0;
-            return guard.make_owner(me);
+            if rested || !g.is_looked_at_all_the_time() {
+                return guard.make_owner(me);
+            }
         }
         guard
     }
@@ -327,8 +353,12 @@ impl<'a, T, W> Guard<'a, T, W> {
     /// The lock was taken to read only. An owner that was revoked is owner again afterwards, unless there are many who look.
     fn only_looks(&mut self) {
         // Without the barrier there are to be no owners any more: each revocation is dear then.
-        if self.owner.is_some() && (!barrier::works() || !self.parts().may_give_back()) {
+        if self.owner.is_some() && !barrier::works() {
             self.loses_owner();
+        }
+        if self.owner.is_some() && !self.parts().may_give_back() {
+            self.owner = None; // until `is_looked_at_all_the_time` says otherwise
+            self.parts().streak = 0;
         }
     }
 

@@ -41,6 +41,21 @@ fn an_owner_that_was_looked_at_is_owner_again_unless_that_goes_on() {
     assert_eq!(*l.lock(), 10_002);
 }
 
+/// An owner that many look at for a moment, as while all streams of a program grow, is soon owner again, however often that
+/// happens.
+#[test]
+fn an_owner_that_many_looked_at_is_owner_again_soon() {
+    let l = Plain::new(0u64);
+    for round in 0..10 {
+        (0..=STREAK).for_each(|_| drop(l.lock()));
+        assert_eq!(l.enter().is_some(), barrier::works(), "in round {round}");
+        std::thread::scope(|s| {
+            s.spawn(|| (0..100).for_each(|_| drop(l.look())));
+        });
+        std::thread::sleep(2 * AGAIN);
+    }
+}
+
 /// Whoever gives the lock up, the owner or a looker, the next entry comes through `lock`.
 #[test]
 fn owners_that_were_looked_at_together_are_owners_again() {
