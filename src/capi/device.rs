@@ -210,8 +210,9 @@ pub unsafe extern "C" fn millpond_device_set_budget(
 }
 
 /// The account of all pools of the device together. The caller sets `inout_stats->struct_size`; as much as
-/// fits is written. It may be read some hundred times a second at no cost to those who allocate; a reader in a tight loop
-/// holds them up (docs/performance.md).
+/// fits is written. It may be read some hundred times a second at no cost to those who allocate. A thread that reads more
+/// than eight times in a millisecond what others are using sleeps 50 us after each further reading, else they would wait for it
+/// most of the time (docs/performance.md).
 ///
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
 #[unsafe(no_mangle)]

@@ -13,6 +13,7 @@ use super::types::{LiveAndFreed, PoolId, Stats};
 use super::units::LARGE_SHIFT;
 use crate::base::error::Result;
 use crate::base::sort;
+use crate::base::sync::give_way;
 
 /// The account of a pond; see the head of this file.
 #[derive(Clone, Copy)]
@@ -224,7 +225,13 @@ impl<'a> Accounts<'a> {
             Some(p) => (ledger.pools.get(&p.0).copied().unwrap_or_default(), Grid::default()),
         });
         let held = pool.map_or(growth.account.device(), |p| growth.account.of(p.0));
-        Ok(self.stats_of(named, &account, &gone, held))
+        let stats = self.stats_of(named, &account, &gone, held);
+        let crowded = ledger.looks.crowded();
+        drop((ledger, growth));
+        if crowded {
+            give_way(); // else who allocates would wait for a lock most of the time
+        }
+        Ok(stats)
     }
 
     /// The account of a pool, or of the device, from what the ledger and the growth account have.

@@ -13,6 +13,8 @@ use crate::base::sync::waited;
 #[derive(Debug)]
 pub struct Looks<'a, T, W, P> {
     asked: Vec<Asked<'a, T, W, P>>,
+    /// Whether one of those that were taken last is looked at all the time.
+    crowded: bool,
 }
 
 #[derive(Debug)]
@@ -26,7 +28,7 @@ struct Asked<'a, T, W, P> {
 
 impl<T, W, P> Default for Looks<'_, T, W, P> {
     fn default() -> Self {
-        Looks { asked: Vec::new() }
+        Looks { asked: Vec::new(), crowded: false }
     }
 }
 
@@ -49,10 +51,19 @@ impl<'a, T, W, P> Looks<'a, T, W, P> {
     /// afterwards and keeps its memory.
     pub fn take(&mut self) -> impl Iterator<Item = (Guard<'a, T, W>, P)> {
         self.await_owners();
-        self.asked.drain(..).map(|mut asked| {
+        let Looks { asked, crowded } = self;
+        *crowded = false;
+        asked.drain(..).map(|mut asked| {
             asked.guard.only_looks();
+            *crowded |= asked.guard.parts().is_looked_at_all_the_time();
             (asked.guard, asked.with)
         })
+    }
+
+    /// Whether one of the locks that were taken last is looked at so often that it has no owner. Who need not look gives way to
+    /// other threads then, once it holds none: they would wait for it most of the time.
+    pub fn crowded(&self) -> bool {
+        self.crowded
     }
 
     fn await_owners(&mut self) {

@@ -79,6 +79,28 @@ fn owners_that_were_looked_at_together_are_owners_again() {
     assert_eq!(*all[0].lock(), before + 1);
 }
 
+/// Whoever reads all the time is told so; not who owns the locks itself.
+#[test]
+fn locks_that_are_looked_at_all_the_time_are_crowded() {
+    let all = [Plain::new(0), Plain::new(0)];
+    own(&all[0]);
+    let crowded = |times| {
+        let mut looks = Looks::default();
+        (0..times).any(|_| {
+            all.iter().for_each(|l| looks.ask(l, ()));
+            looks.take().for_each(drop);
+            looks.crowded()
+        })
+    };
+    assert!(!crowded(100), "this thread owns the first, and nobody the second");
+    std::thread::scope(|s| {
+        assert!(!s.spawn(|| crowded(LOOKS)).join().unwrap());
+        assert_eq!(s.spawn(|| crowded(10_000)).join().unwrap(), barrier::works());
+    });
+    std::thread::sleep(2 * AGAIN);
+    assert!(!crowded(1));
+}
+
 #[test]
 fn what_rests_stays_without_an_owner_also_while_others_look() {
     let l = Plain::new(0u64);

@@ -121,6 +121,11 @@ pub fn pause(round: u32) {
     }
 }
 
+/// A short sleep of a thread that has looked at what others use more often than they can bear.
+pub fn give_way() {
+    pause(u32::MAX);
+}
+
 /// A number that distinguishes the calling thread from every other live thread. Never 0, and even.
 #[inline(always)]
 pub fn thread_token() -> u64 {

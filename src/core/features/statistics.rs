@@ -12,6 +12,7 @@ use super::super::units::{GRANULE, GranuleRun};
 use super::spaces::heap_spaces;
 use super::walk::owner;
 use crate::base::error::Result;
+use crate::base::sync::give_way;
 use std::collections::BTreeMap;
 
 /// Free memory, by who can have it.
@@ -109,6 +110,7 @@ impl<'a> StatisticsCalls<'a> {
                 };
                 (account, gone, by_class.counters(number), by_class.oversize(number))
             });
+        let crowded = ledger.looks.crowded();
         drop(ledger);
         let held = pool.map_or(g.account.device(), |p| g.account.of(p.0));
         let refusals = self.accounts.refusals(named);
@@ -133,6 +135,9 @@ impl<'a> StatisticsCalls<'a> {
         };
         set_lines(&mut m, &account, &gone);
         drop(g);
+        if crowded {
+            give_way(); // as in `Accounts::stats`
+        }
         self.set_space(&mut m, pool, device_free)?;
         Ok(m)
     }

@@ -441,6 +441,11 @@ impl LookedHeaps {
     pub(crate) fn take<'a>(&mut self, shared: Shared<'a>, into: &mut Vec<LockedHeap<'a>>) {
         into.extend(self.0.take().map(|(state, (heap, held))| LockedHeap { heap, shared, state, held }));
     }
+
+    /// See [`Looks::crowded`].
+    pub(crate) fn crowded(&self) -> bool {
+        self.0.crowded()
+    }
 }
 
 impl<G: Deref<Target = HeapState>> Deref for LockedHeap<'_, G> {
