@@ -63,7 +63,7 @@ room_for() {
     crates) echo 1100 target/crates ;;
     c) echo 900 build ;;
     python) echo 800 build/python ;;
-    hosts) [ "${MILLPOND_TEST_PADDLE:-}" = none ] || printf '%s\n' "3200 build/paddle" "1050 $caches/millpond/wheels" ;;
+    hosts) [ "${MILLPOND_TEST_PADDLE:-}" = none ] || printf '%s\n' "3200 $caches/millpond/paddle" "1050 $caches/millpond/wheels" ;;
     torch)
       wanted rust || echo 500 target/debug
       echo 200 target/torch
@@ -302,7 +302,7 @@ crates() {
   check "the crates, as a registry would get them" scripts/crates.sh
 }
 
-# Released PaddlePaddle wheels, in environments of their own: their header is compiled against, and they load the
+# Released PaddlePaddle wheels, in environments that all clones share: their header is compiled against, and they load the
 # plugin. MILLPOND_TEST_PADDLE names the releases (3.3.1 2.6.2 3.0.0 3.2.2), or is `none`.
 releases=
 for release in ${MILLPOND_TEST_PADDLE:-}; do

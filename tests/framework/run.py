@@ -93,8 +93,7 @@ def client_python(options):
     if module is None:
         return None, "tests/paddle/run.py is not here; --python names a Python that has PaddlePaddle and numpy"
     try:
-        options.work.mkdir(parents=True, exist_ok=True)
-        return module.environment(RELEASE, options.work.resolve()), ""
+        return module.environment(RELEASE, (options.work or module.cache_dir("paddle")).resolve()), ""
     except module.NoWheel as why:
         return None, f"the wheel of PaddlePaddle {RELEASE} cannot be had ({why})"
 
@@ -128,8 +127,7 @@ def main():
     words.add_argument("--times", type=int, default=100)
     words.add_argument("--plugin-dir", type=pathlib.Path, help="the folder that holds the plugin, and nothing else")
     words.add_argument("--python", help="a Python that has PaddlePaddle and numpy")
-    words.add_argument("--work", type=pathlib.Path, default=pathlib.Path("build/paddle"),
-                       help="where tests/paddle/run.py makes its environments")
+    words.add_argument("--work", type=pathlib.Path, help="where tests/paddle/run.py makes its environments")
     options = words.parse_args()
     if not options.library.exists():
         sys.exit(f"{options.library} is not there; the test package.example builds it")

@@ -7,7 +7,8 @@ test, and so is each check of its that did not report. A release whose wheel can
 Most processes are forked from one that has imported PaddlePaddle, but not started it (served.py): by itself, one that does
 little takes 0.2 s, and not 2 s. Scripts that fork have one that was started for them (`ALONE`), so has one that does not,
 and so has each way to leave once.
-Wheels are kept in ${XDG_CACHE_HOME:-~/.cache}/millpond/wheels, so a second run needs no network.
+Wheels are kept in ${XDG_CACHE_HOME:-~/.cache}/millpond/wheels, so a second run needs no network; the environments, in
+.../millpond/paddle, serve all clones.
 The last line is `paddle: N passed, N failed, N skipped`; the exit status is 0 only without failures.
 
 Needs Python 3.9 with its venv module, and nothing else.
@@ -15,6 +16,7 @@ Needs Python 3.9 with its venv module, and nothing else.
 import argparse
 import ast
 import concurrent.futures
+import fcntl
 import functools
 import hashlib
 import json
@@ -110,9 +112,9 @@ def indent(text):
     return "\n".join("    " + line for line in text.strip().splitlines()[-60:])
 
 
-def cache_dir():
+def cache_dir(of):
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return pathlib.Path(base) / "millpond" / "wheels"
+    return pathlib.Path(base) / "millpond" / of
 
 
 def interpreters():
@@ -248,34 +250,43 @@ def environment(release, work):
     for python, version in interpreters():
         wanted = [f"paddlepaddle=={release}"] + RELEASES[release]
         stamp = hashlib.sha256(repr((wanted, version)).encode()).hexdigest()
-        home = work / f"venv-{release}"
-        mark = home / "millpond-stamp"
-        if mark.is_file() and mark.read_text() == stamp:
+        # What a clone wants that wants something else does not replace this one, with which a test may be running.
+        home = work / f"venv-{release}-{stamp[:12]}"
+        work.mkdir(parents=True, exist_ok=True)
+        # One at a time: who comes while another makes it waits, and finds it.
+        with open(f"{home}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            made, why = make_environment(home, python, version, release, wanted)
+        if made:
             return home / "bin" / "python"
-        shutil.rmtree(home, ignore_errors=True)
-        status, output = command([python, "-m", "venv", home], 300)
-        if status != 0:
-            why = f"{python} made no environment: {last_line(output)}"
-            continue
-        # One folder for each Python, as the wheels of what it depends on differ.
-        wheels = cache_dir() / f"paddle-{release}-py{version}"
-        pip = [home / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
-        # Not compiled: of the many thousand files, programs compile what they import.
-        install = pip + ["install", "--quiet", "--no-compile", "--no-index", "--find-links", wheels] + wanted
-        if wheels.is_dir() and command(install, PIP_SECONDS)[0] == 0:
-            mark.write_text(stamp)
-            return home / "bin" / "python"
+    raise NoWheel(why)
+
+
+def make_environment(home, python, version, release, wanted):
+    """Whether the environment is there, with what is wanted, and if not, why. A half made one is made anew, and one
+    whose Python has gone."""
+    done = home / "millpond-done"
+    if done.is_file() and shutil.which(home / "bin" / "python"):
+        return True, ""
+    shutil.rmtree(home, ignore_errors=True)
+    status, output = command([python, "-m", "venv", home], 300)
+    if status != 0:
+        return False, f"{python} made no environment: {last_line(output)}"
+    # One folder for each Python, as the wheels of what it depends on differ.
+    wheels = cache_dir("wheels") / f"paddle-{release}-py{version}"
+    pip = [home / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
+    # Not compiled: of the many thousand files, programs compile what they import.
+    install = pip + ["install", "--quiet", "--no-compile", "--no-index", "--find-links", wheels] + wanted
+    if not wheels.is_dir() or command(install, PIP_SECONDS)[0] != 0:
         wheels.mkdir(parents=True, exist_ok=True)
         status, output = command(pip + ["download", "--quiet", "--dest", wheels] + wanted, PIP_SECONDS)
         if status != 0:
-            why = f"pip, for Python {version}: {last_line(output) if status is not None else 'took too long'}"
-            continue
+            return False, f"pip, for Python {version}: {last_line(output) if status is not None else 'took too long'}"
         status, output = command(install, PIP_SECONDS)
         if status != 0:
             raise RuntimeError(f"pip has the wheels but could not install them:\n{output}")
-        mark.write_text(stamp)
-        return home / "bin" / "python"
-    raise NoWheel(why)
+    done.touch()
+    return True, ""
 
 
 def environments(releases, work, jobs):
@@ -397,7 +408,7 @@ def main():
                        help="the folder that holds the plugin, and nothing else")
     words.add_argument("--includes", action="store_true",
                        help="only make the environments, and name their folders of C++ headers in a line `includes: ...`")
-    words.add_argument("--work", type=pathlib.Path, default=pathlib.Path("build/paddle"),
+    words.add_argument("--work", type=pathlib.Path, default=cache_dir("paddle"),
                        help="where the environments are made (about 1 GB for each release)")
     words.add_argument("--release", action="append", choices=list(RELEASES), help="only this one; may be repeated")
     words.add_argument("--script", action="append", help="only this script of checks/ (or `leave`); may be repeated")
@@ -406,7 +417,6 @@ def main():
     options = words.parse_args()
 
     work = options.work.resolve()
-    work.mkdir(parents=True, exist_ok=True)
     if options.includes:
         return includes(options.release or RELEASES, work, options.jobs)
     if options.plugin_dir is None or not list(options.plugin_dir.resolve().glob("*.so")):
@@ -419,7 +429,7 @@ def main():
     for release, python in environments(options.release or RELEASES, work, options.jobs):
         if isinstance(python, NoWheel):
             tally.skip(f"PaddlePaddle {release}", f"the wheel cannot be had ({python}); "
-                       f"with network, run this again, or put the wheels into {cache_dir()}/paddle-{release}-py*")
+                       f"with network, run this again, or put the wheels into {cache_dir('wheels')}/paddle-{release}-py*")
         elif isinstance(python, Exception):
             tally.fail(f"PaddlePaddle {release}: install the wheel", str(python))
         else:

@@ -122,7 +122,7 @@ def main():
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     words.add_argument("build", type=pathlib.Path, help="a CMake build of this repository")
     words.add_argument("--release", action="append", choices=list(released.RELEASES))
-    words.add_argument("--paddle", type=pathlib.Path, default=pathlib.Path("build/paddle"),
+    words.add_argument("--paddle", type=pathlib.Path, default=released.cache_dir("paddle"),
                        help="where tests/paddle/run.py makes its environments")
     words.add_argument("--work", type=pathlib.Path, default=pathlib.Path("build/python-paddle"))
     options = words.parse_args()
