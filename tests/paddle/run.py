@@ -54,6 +54,8 @@ HANGS = {"loader": 90}
 # Scripts that import PaddlePaddle by themselves: those that fork, and one that shows all that a program uses of a device
 # where the plugin is found in the midst of the import.
 ALONE = ["loader", "forks", "streams"]
+# Scripts that run small programs.
+WITH_PROGRAMS = ["out_of_memory_report", "record"]
 
 BEST_FIT = {"FLAGS_allocator_strategy": "naive_best_fit", "MILLPOND_HOST_CAPACITY": "256M"}
 # (script, how its runs are told apart, settings)
@@ -171,13 +173,14 @@ class Server:
                                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                             pass_fds=[theirs.fileno()], start_new_session=True)
 
-    def program(self, args, env, folder, seconds, warnings):
-        """As `program` above, for a script."""
+    def program(self, args, env, folder, seconds, warnings, programs=False):
+        """As `program` above, for a script. With `programs`, it may run some of its own (checks/support.py)."""
         until = time.monotonic() + seconds
         output, theirs = os.pipe()
         child, said = None, b""
         try:
-            request = {"script": [str(a) for a in args], "environment": env, "folder": str(folder), "warnings": warnings}
+            request = {"script": [str(a) for a in args], "environment": env, "folder": str(folder), "warnings": warnings,
+                       "programs": programs}
             try:
                 socket.send_fds(self.socket, [json.dumps(request).encode()], [theirs])
             finally:
@@ -335,7 +338,7 @@ def run_script(tally, servers, release, python, plugin_dir, run):
             status, output = program([python, CHECKS / f"{script}.py"], env, folder, seconds)
         else:
             status, output = servers.program(python, settings(plugin_dir, {}), [CHECKS / f"{script}.py"], env, folder,
-                                             seconds, [])
+                                             seconds, [], script in WITH_PROGRAMS)
         if status is None and script in HANGS:
             print(f"again   {title}: it hung, as forked workers of PaddlePaddle may", flush=True)
             report.unlink(missing_ok=True)

@@ -10,12 +10,18 @@ do so (`ALONE` in run.py).
 
     served.py FD    a socket for requests, each of which brings the script's output. Two messages answer it: the child's
                     id, and how the child has ended (its exit status, or minus the signal)
+
+A script whose request says so runs small programs, which are forked in the same way: MILLPOND_CHECK_PROGRAMS is the
+descriptor of its own socket for requests, each of which brings the program's output and its errors, and is answered by how the
+program has ended.
 """
+import ctypes
 import functools
 import gc
 import importlib
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -23,6 +29,7 @@ from warnings import simplefilter
 
 STARTS = ["init_gflags", "init_glog", "init_memory_method", "init_devices", "init_tensor_operants",
           "init_default_kernel_signatures"]
+PR_SET_PDEATHSIG = 1
 PROMISED = {"get_all_custom_device_type": ["millpond"], "is_compiled_with_custom_device": True}
 
 
@@ -70,19 +77,58 @@ class Stop:
 
 def serve():
     """Returns in the children only."""
-    gc.freeze()  # or else each child looks through, and so copies, all that is there
+    # Each child would look through all that is there, and so copy it, and at its end take it apart.
+    held = gc.get_objects()
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+    gc.freeze()
     while True:
         message, files, _, _ = socket.recv_fds(requests, 1 << 17, 1)
         if not message:
             os._exit(0)  # the runner has ended
-        while not others_sleep():
-            time.sleep(0.001)
-        child = os.fork()
+        request = json.loads(message)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) if request.pop("programs") else (None, None)
+        child = forked()
         if child == 0:
-            return become(files[0], **json.loads(message))
+            if theirs is not None:
+                ours.close()
+                request["environment"]["MILLPOND_CHECK_PROGRAMS"] = str(theirs.detach())
+            return become(files[0], os.dup(files[0]), **request)
         os.close(files[0])
         requests.send(b"%d" % child)
-        requests.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        if theirs is not None:
+            theirs.close()
+            if serve_programs(ours):
+                return
+            ours.close()
+        requests.send(b"%d" % ended(child))
+
+
+def serve_programs(asked):
+    """Forks for each program that a script asks for, until the script has ended. True in these children."""
+    while True:
+        message, files, _, _ = socket.recv_fds(asked, 1 << 17, 2)
+        if not message:
+            return False
+        child = forked()
+        if child == 0:
+            asked.close()
+            # Who ends a script that hangs, ends this process's parent, too.
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            become(*files, **json.loads(message))
+            return True
+        for file in files:
+            os.close(file)
+        asked.send(b"%d" % ended(child))
+
+
+def forked():
+    while not others_sleep():
+        time.sleep(0.001)
+    return os.fork()
+
+
+def ended(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def others_sleep():
@@ -96,15 +142,14 @@ def others_sleep():
     return set(states) <= {"S"}
 
 
-def become(output, script, environment, folder, warnings):
+def become(output, errors, script, environment, folder, warnings):
     """What differs between this process and one that was started for the script."""
     os.setsid()
     requests.close()
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for opened, standard in ((nothing, 0), (output, 1), (output, 2)):
+    for opened, standard in ((nothing, 0), (output, 1), (errors, 2)):
         os.dup2(opened, standard)
-    os.close(nothing)
-    os.close(output)
+        os.close(opened)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

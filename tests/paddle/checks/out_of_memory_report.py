@@ -1,11 +1,9 @@
 """The log of a program tells why a request found no memory, and who holds it. Run with 64 MiB."""
 import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 
-from support import TYPE, main
+from support import TYPE, main, program
 
 # Tensors of 6 MiB until there is no memory left.
 PROGRAM = f"""
@@ -23,12 +21,10 @@ except MemoryError:
 def run(where):
     env = dict(os.environ, MILLPOND_PLUGIN_OOM_REPORT=where)
     env.pop("MILLPOND_CHECK_REPORT", None)
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    held = int(done.stdout.rsplit("held ", 1)[1])
+    said, errors = program(PROGRAM, env, [])
+    held = int(said.rsplit("held ", 1)[1])
     assert 8 <= held <= 10, held
-    return done.stderr, held
+    return errors, held
 
 
 def tells_why(text, held):

@@ -1,11 +1,9 @@
 """A program is recorded: what PaddlePaddle asks of the plugin, as `millpond replay` reads it."""
 import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 
-from support import KIB, MIB, main
+from support import KIB, MIB, main, program
 
 SIZES = [5 * MIB, 300 * KIB, 3 * MIB]
 PROGRAM = f"""
@@ -24,9 +22,8 @@ def recorded(**flags):
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "paddle.trace"
         env = dict(os.environ, MILLPOND_RECORD=str(file), **flags)
-        done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], env=env, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True)
-        assert done.returncode == 0 and done.stdout == "done\n", done
+        said = program(PROGRAM, env, ["ignore"])
+        assert said[0] == "done\n", said
         lines = file.read_text().splitlines()
     assert lines[1].startswith("# source: recorded by Millpond from ") and lines[1].endswith("device host:0"), lines[:2]
     live, asked, totals = {}, [], []

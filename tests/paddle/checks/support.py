@@ -4,9 +4,12 @@ A check is a function `check_<what>`. Each one's outcome goes to the file that M
 is known, so that a crash of a later one does not hide it.
 """
 import ctypes
+import json
 import os
 import pathlib
+import socket
 import sys
+import tempfile
 import traceback
 
 import numpy as np
@@ -94,6 +97,25 @@ def resident_bytes():
     """What the process has in RAM; the host device's memory is part of it."""
     with open("/proc/self/statm") as f:
         return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def program(text, env, warnings):
+    """Runs a program in a process of its own, forked from one that has not started PaddlePaddle (served.py); its output and
+    its errors. Its status must be 0."""
+    with tempfile.TemporaryDirectory() as folder, open(f"{folder}/out", "w+") as out, open(f"{folder}/err", "w+") as err:
+        pathlib.Path(folder, "program.py").write_text(text)
+        request = {"script": [f"{folder}/program.py"], "environment": env, "folder": folder, "warnings": warnings}
+        asked = socket.socket(fileno=int(os.environ["MILLPOND_CHECK_PROGRAMS"]))
+        try:
+            socket.send_fds(asked, [json.dumps(request).encode()], [out.fileno(), err.fileno()])
+            status = int(asked.recv(100))
+        finally:
+            asked.detach()
+        out.seek(0)
+        err.seek(0)
+        said, errors = out.read(), err.read()
+    assert status == 0, (status, said, errors)
+    return said, errors
 
 
 def main(names):
