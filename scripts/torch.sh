@@ -158,6 +158,8 @@ fi
 export LD_LIBRARY_PATH="$PWD/$driver" PATH="$venv/bin:$PATH" PYTHONPATH="$PWD/torch/python"
 export FAKECUDA_DRIVER="${FAKECUDA_DRIVER:-13020}" FAKECUDA_DEVICES="${FAKECUDA_DEVICES:-2}"
 export FAKECUDA_CAPACITY="${FAKECUDA_CAPACITY:-8G}" FAKECUDA_STAGED="${FAKECUDA_STAGED:-1}"
+# A thread of OpenMP's that waits for others' parts would turn in circles, which takes the processor from them.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 export MILLPOND_TORCH_RELEASE="$release"
 export MILLPOND_TORCH_NATIVE="$PWD/$shim/libmillpond-native.so" MILLPOND_TORCH_CPU="$PWD/$shim/libmillpond-cpu.so"
 if newer "$MILLPOND_TORCH_CPU" torch/python/millpond_torch; then rm -f "$MILLPOND_TORCH_CPU"; fi

@@ -4,6 +4,9 @@ import ctypes
 import functools
 import gc
 import os
+import pathlib
+import subprocess
+import tempfile
 
 MIB = 1 << 20
 NATIVE = os.environ.get("MILLPOND_TORCH_CHECK_NATIVE") == "1"
@@ -23,6 +26,20 @@ def since(release, why):
         check.since = release, why
         return check
     return note
+
+
+@functools.lru_cache(None)
+def built(name, source, *flags):
+    """A shared library of a check's own, which the first one of a run that wants it compiles."""
+    file = pathlib.Path(os.environ["MILLPOND_TORCH_CHECKS_BUILD"], f"lib{name}.so")
+    if not file.exists():
+        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+            made, text = pathlib.Path(folder, file.name), pathlib.Path(folder, f"{name}.cpp")
+            text.write_text(source)
+            subprocess.run(["g++", "-std=c++20", "-O0", "-fPIC", "-shared", "-o", made, text, *flags], check=True,
+                           env={k: v for k, v in os.environ.items() if k != "LD_PRELOAD"})
+            made.rename(file)
+    return ctypes.CDLL(str(file))
 
 
 @functools.lru_cache(None)

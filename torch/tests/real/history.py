@@ -6,7 +6,7 @@ import tempfile
 import threading
 import time
 
-from fake import MIB, collect, device_bytes, enabled, freed_while_another_stream_reads, hold, settings, since
+from fake import MIB, built, collect, device_bytes, enabled, freed_while_another_stream_reads, hold, settings, since
 
 GIB = 1024 * MIB
 
@@ -312,15 +312,9 @@ def check_a_tracker_hears_of_it():
 def built_tracker(torch):
     import ctypes
     import pathlib
-    import subprocess
     from millpond_torch import _native
-    with tempfile.TemporaryDirectory() as folder:
-        source, made = os.path.join(folder, "tracker.cpp"), os.path.join(folder, "tracker.so")
-        pathlib.Path(source).write_text(TRACKER)
-        libraries = pathlib.Path(torch.__file__).parent / "lib"
-        subprocess.run(["g++", "-std=c++20", "-O0", "-fPIC", "-shared", *[f"-isystem{h}" for h in _native._headers(torch, True)],
-                        "-o", made, source, f"-L{libraries}", "-lc10", "-lc10_cuda"], check=True, env=without_preload())
-        tracker = ctypes.CDLL(made)
+    libraries = pathlib.Path(torch.__file__).parent / "lib"
+    tracker = built("tracker", TRACKER, *[f"-isystem{h}" for h in _native._headers(torch, True)], f"-L{libraries}", "-lc10", "-lc10_cuda")
     tracker.counted.restype = tracker.counted_bytes.restype = tracker.in_order.restype = ctypes.c_long
     tracker.in_order.argtypes = [ctypes.c_ulonglong] * 2
     return tracker
@@ -370,7 +364,3 @@ def check_a_recording_that_cannot_begin_is_none():
     trace = recorded(torch)
     one = device_bytes(torch, 3 * MIB)
     assert [e["action"] for e in of(trace()[0], one)] == ["alloc"]
-
-
-def without_preload():
-    return {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}

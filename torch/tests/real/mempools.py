@@ -1,13 +1,9 @@
 """torch.cuda.MemPool with an allocator of the program's, with use_on_oom and with no_split, while Millpond is PyTorch's
 allocator: as NCCL and engines that sleep use it."""
 import ctypes
-import functools
-import os
-import subprocess
-import tempfile
 import threading
 
-from fake import MIB, collect, device_bytes, driver, enabled, hold, settings, used
+from fake import MIB, built, collect, device_bytes, driver, enabled, hold, settings, used
 
 # An allocator as a program brings one; it counts, and fails when it is told to.
 SOURCE = """
@@ -31,16 +27,8 @@ void give(void* ptr, ssize_t, int, void*) {
 """
 
 
-@functools.lru_cache(None)
 def library():
-    folder = tempfile.mkdtemp()
-    path = os.path.join(folder, "liballocator.so")
-    subprocess.run(["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", path], input=SOURCE.encode(), check=True,
-                   env={k: v for k, v in os.environ.items() if k != "LD_PRELOAD"})
-    loaded = ctypes.CDLL(path)
-    os.remove(path)  # it stays loaded
-    os.rmdir(folder)
-    return loaded
+    return built("allocator", SOURCE)
 
 
 def number(name):

@@ -42,7 +42,7 @@ class Other:
 
     def __call__(self, *job):
         self.jobs.put(job)
-        return self.answers.get(timeout=60)
+        return self.answers.get(timeout=180)  # it loads PyTorch first, and this machine may have more to do
 
     def end(self):
         self.jobs.put(None)

@@ -1,18 +1,19 @@
 """More of what PyTorch's own test file for its allocator asks: streams, graphs and several devices. See upstream.py."""
-from fake import MIB, content, device_bytes, driver, enabled, hold, poke, span
+from fake import MIB, content, device_bytes, driver, enabled, hold, poke, settings, span
 
 # PyTorch's own tests differ between releases.
 SINCE = "2.15", "these are the tests of 2.15's time"
 
 
+@settings(FAKECUDA_CAPACITY="800M")
 def check_caching_allocator_record_stream_oom():
     """Memory that waits for another stream serves a request that finds none otherwise."""
     torch = enabled()
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        sum_ = device_bytes(torch, 160 * MIB)
+        sum_ = device_bytes(torch, 16 * MIB)
     for _ in range(100):  # twice the device in all
-        x = device_bytes(torch, 160 * MIB)
+        x = device_bytes(torch, 16 * MIB)
         with torch.cuda.stream(side):
             sum_.copy_(x)
         x.record_stream(side)
