@@ -73,11 +73,15 @@ def forked(who, kind, steps):
     output, ours = os.pipe()
     child = os.fork()
     if child == 0:
-        os.dup2(ours, 1)
-        sys.argv = ["-c", who, kind, str(steps)]
-        exec(PROGRAM, {"__name__": "__main__"})
-        sys.stdout.flush()
-        os._exit(0)
+        status = 1
+        try:
+            os.dup2(ours, 1)
+            sys.argv = ["-c", who, kind, str(steps)]
+            exec(PROGRAM, {"__name__": "__main__"})
+            sys.stdout.flush()
+            status = 0
+        finally:
+            os._exit(status)
     os.close(ours)
     with open(output) as said:
         text = said.read()
