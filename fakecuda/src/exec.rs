@@ -216,6 +216,10 @@ pub(crate) fn ended(world: &mut Guard, key: u64, seq: u64, failed: bool) {
         illegal_address(world);
     }
     finish(world, key, seq);
+    // Who says so runs nothing, and the threads that would have gone if there was nothing to do for a while.
+    if world.executors.idle == 0 && world.streams.values().any(|stream| is_ready(world, stream)) {
+        kick(world);
+    }
 }
 
 fn finish(world: &mut Guard, key: u64, seq: u64) {

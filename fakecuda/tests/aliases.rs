@@ -4,6 +4,8 @@
 mod common;
 use common::*;
 use std::ptr::null_mut;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
 
 /// One granule of memory at two addresses, and one beside it at a third.
 struct Twice {
@@ -158,4 +160,33 @@ fn a_kernel_needs_memory_and_access() {
     assert_eq!(fake.kernel_end(s, 1), 400);
     fake.kernel(s, &[], &[m.other + GRANULE as u64], 0);
     no(unsafe { cuStreamSynchronize(s) }, CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+/// What waits behind a grid begins when that ends, though the threads that run work have gone meanwhile: they stay for 200 ms.
+#[test]
+fn what_waits_behind_a_grid_that_stays_begins_when_it_ends() {
+    unsafe extern "C" fn set(flag: *mut std::ffi::c_void) {
+        unsafe { &*flag.cast::<std::sync::atomic::AtomicBool>() }.store(true, SeqCst);
+    }
+    let fake = Fake::new(&[]);
+    let (m, s) = (twice(&fake), stream(1));
+    let called = std::sync::atomic::AtomicBool::new(false);
+    for call in [false, true] {
+        let number = fake.kernel(s, &[m.a], &[], STAYS);
+        while !fake.kernel_stays(s, number) {
+            std::thread::yield_now();
+        }
+        match call {
+            true => ok(unsafe { cuLaunchHostFunc(s, Some(set), (&raw const called).cast_mut().cast()) }),
+            false => ok(unsafe { cuMemsetD8Async(m.b, 7, 512, s) }),
+        }
+        std::thread::sleep(Duration::from_millis(600));
+        assert_eq!(fake.kernel_end(s, number), 0);
+        let begun = Instant::now();
+        while unsafe { cuStreamQuery(s) } == CUDA_ERROR_NOT_READY {
+            assert!(begun.elapsed() < Duration::from_secs(5), "nobody runs what waits");
+            std::thread::yield_now();
+        }
+    }
+    assert!(called.load(SeqCst));
 }

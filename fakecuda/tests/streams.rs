@@ -431,3 +431,36 @@ fn a_thread_without_a_context_is_refused() {
     .join()
     .unwrap();
 }
+
+/// Who waits runs work, but calls no host functions. One that becomes ready by it is called, though the threads that call them have
+/// gone meanwhile: they stay for 200 ms.
+#[test]
+fn a_host_function_behind_what_the_waiting_thread_runs_is_called() {
+    unsafe extern "C" fn takes_long(_: *mut c_void) {
+        std::thread::sleep(Duration::from_millis(600));
+    }
+    let fake = Fake::new(&[]);
+    let (s, mut context) = (stream(NON_BLOCKING), null_mut());
+    ok(unsafe { cuCtxGetCurrent(&mut context) });
+    let called: &AtomicU32 = Box::leak(Box::default());
+    let stays = fake.kernel(s, &[], &[], STAYS);
+    while !fake.kernel_stays(s, stays) {
+        std::thread::yield_now();
+    }
+    fake.launch(s, takes_long);
+    count(s, called);
+    let (context, waited_for) = (context as usize, s as usize);
+    let waiter = std::thread::spawn(move || {
+        ok(unsafe { cuCtxSetCurrent(context as CUcontext) });
+        ok(unsafe { cuStreamSynchronize(waited_for as CUstream) });
+    });
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(fake.kernel_end(s, stays), 0);
+    let begun = Instant::now();
+    while !waiter.is_finished() {
+        assert!(begun.elapsed() < Duration::from_secs(5), "nobody calls the host function");
+        a_while();
+    }
+    waiter.join().unwrap();
+    assert_eq!(called.load(SeqCst), 1);
+}

@@ -115,6 +115,12 @@ impl Fake {
     }
 
     /// Whether a kernel that stays has begun.
+    /// Queues a function as a kernel; returns its number in the stream.
+    pub fn launch(&self, stream: CUstream, kernel: unsafe extern "C" fn(*mut c_void)) -> u64 {
+        type Launch = unsafe extern "C" fn(u64, unsafe extern "C" fn(*mut c_void), *mut c_void) -> u64;
+        unsafe { control::<Launch>("fakecuda_launch")(id(stream), kernel, std::ptr::null_mut()) }
+    }
+
     pub fn kernel_stays(&self, stream: CUstream, number: u64) -> bool {
         control::<extern "C" fn(u64, u64) -> c_int>("fakecuda_kernel_stays")(id(stream), number) != 0
     }
