@@ -2,6 +2,7 @@
 
 use std::alloc::{Layout, alloc};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// The value on the heap; `None` if that has no room.
 pub(crate) fn try_box<T>(value: T) -> Option<Box<T>> {
@@ -12,6 +13,25 @@ pub(crate) fn try_box<T>(value: T) -> Option<Box<T>> {
     unsafe { at.write(value) };
     // SAFETY: it was allocated with the layout of a box of `T`, has a value, and nobody else has it.
     Some(unsafe { Box::from_raw(at.as_ptr()) })
+}
+
+/// Whether the heap has room for so many bytes: for those who go on with what cannot say that there is none, such as an `Arc`.
+pub(crate) fn has_room(bytes: usize) -> bool {
+    Vec::<u8>::new().try_reserve_exact(bytes).is_ok()
+}
+
+/// Adds an element to a list; `false` if the heap has no room for it.
+pub(crate) fn try_push<T>(list: &mut Vec<T>, element: T) -> bool {
+    let has_room = list.try_reserve(1).is_ok();
+    if has_room {
+        list.push(element);
+    }
+    has_room
+}
+
+/// A shared value; `None` if the heap has no room for it.
+pub(crate) fn try_arc<T>(value: T) -> Option<Arc<T>> {
+    has_room(size_of::<T>() + 2 * size_of::<usize>()).then(|| Arc::new(value))
 }
 
 #[cfg(all(test, not(loom)))]

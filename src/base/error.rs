@@ -128,6 +128,15 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+static NO_HOST_MEMORY: Fixed =
+    Fixed::new(Code::OutOfMemory, "the host has no memory left for what this call needs");
+
+/// The error of a call for which the host's own heap has no room. It needs none itself.
+#[cold]
+pub(crate) fn no_host_memory() -> Error {
+    NO_HOST_MEMORY.error()
+}
+
 /// `Err(Error)` with a formatted message: `fail!(Code::OutOfMemory, "need {n} bytes")`.
 #[macro_export]
 #[doc(hidden)]

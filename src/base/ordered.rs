@@ -2,6 +2,7 @@
 //! the entries. The standard library's maps have 5 to 10 KB of code for each type of entry; these have a tenth of that. In
 //! return, a search reads the list after the tree. Where a map is searched often, use the standard one.
 
+use super::boxed::has_room;
 use std::collections::btree_map::{BTreeMap, Range};
 use std::ops::{Bound, RangeBounds};
 
@@ -92,6 +93,9 @@ impl DoubleEndedIterator for Steps<'_> {
     }
 }
 
+/// \[B\] the most that one more number needs in a tree: a node on each of its levels, which have six numbers or more.
+const NODES: usize = 16 * 256;
+
 /// A list of no more slots than this is not made smaller.
 const FEW: usize = 64;
 
@@ -156,6 +160,10 @@ impl<K: Key, V> Map<K, V> {
         }
         self.enter(key, value);
         None
+    }
+    /// Makes room for one more entry. `false`: the host has no memory for it.
+    pub fn make_room(&mut self) -> bool {
+        self.entries.try_reserve(1).is_ok() && has_room(NODES)
     }
     /// Enters a key that has no value.
     fn enter(&mut self, key: K, value: V) -> &mut V {

@@ -1,6 +1,7 @@
 //! Values that are made once, never move, and live as long as the process: reading one is a single load, from any
 //! thread, with no lock. They are leaked on purpose; users reuse them and make only as many as they need at one time.
 
+use crate::base::boxed::try_box;
 use crate::base::error::Result;
 use crate::base::mapped_array::{MappedArray, Zeroable};
 use crate::base::sync::{Ordering, static_atomics::AtomicPtr};
@@ -150,8 +151,8 @@ struct Leaked {
 static LEAKED: AtomicPtr<Leaked> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Adds a value that is never freed to the chain.
-fn keep_reachable(value: *const ()) {
-    let node = Box::into_raw(Box::new(Leaked { _value: value, next: std::ptr::null_mut() }));
+fn keep_reachable(node: Box<Leaked>) {
+    let node = Box::into_raw(node);
     let mut head = LEAKED.load(Ordering::Relaxed);
     loop {
         // SAFETY: the box was just leaked, and nobody else sees it before the exchange.
@@ -162,6 +163,15 @@ fn keep_reachable(value: *const ()) {
             Err(now) => head = now,
         }
     }
+}
+
+/// Why a value is in no slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unput {
+    /// The slot is taken or does not exist.
+    NoSlot,
+    /// The host has no memory for the value.
+    NoMemory,
 }
 
 /// A table of `N` slots, each of which is filled at most once.
@@ -203,18 +213,25 @@ impl<T: Sync + Send + 'static, const N: usize> Slots<T, N> {
         unsafe { p.as_ref() }
     }
 
-    /// Puts a value into an empty slot; returns the value if the slot is taken or does not exist.
-    pub fn put(&self, index: usize, value: T) -> std::result::Result<&'static T, T> {
-        let Some(slot) = self.at(index) else { return Err(value) };
-        let p = Box::into_raw(Box::new(value));
+    /// Puts a value into an empty slot; drops it where that does not work.
+    pub fn put(&self, index: usize, value: T) -> std::result::Result<&'static T, Unput> {
+        let slot = self.at(index).ok_or(Unput::NoSlot)?;
+        let boxes =
+            try_box(value).zip(try_box(Leaked { _value: std::ptr::null(), next: std::ptr::null_mut() }));
+        let (value, mut leaked) = boxes.ok_or(Unput::NoMemory)?;
+        let p = Box::into_raw(value);
         match slot.compare_exchange(std::ptr::null_mut(), p, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => {
-                keep_reachable(p.cast());
+                leaked._value = p.cast_const().cast();
+                keep_reachable(leaked);
                 // SAFETY: the box was just leaked into the slot; nobody frees it.
                 Ok(unsafe { &*p })
             }
-            // SAFETY: nobody has seen the pointer; it is still this call's own.
-            Err(_) => Err(*unsafe { Box::from_raw(p) }),
+            Err(_) => {
+                // SAFETY: nobody has seen the pointer; it is still this call's own.
+                drop(unsafe { Box::from_raw(p) });
+                Err(Unput::NoSlot)
+            }
         }
     }
 }
@@ -250,8 +267,8 @@ mod tests {
         let s = Slots::<u32, 100>::new().unwrap();
         assert!(s.get(3).is_none());
         assert_eq!(s.put(0, 7u32), Ok(&7));
-        assert_eq!(s.put(0, 8u32), Err(8));
-        assert_eq!(s.put(100, 9u32), Err(9));
+        assert_eq!(s.put(0, 8u32), Err(Unput::NoSlot));
+        assert_eq!(s.put(100, 9u32), Err(Unput::NoSlot));
         assert_eq!(s.get(0), Some(&7));
         assert_eq!(s.get(1000), None);
     }

@@ -301,13 +301,14 @@ impl<'a> Accounts<'a> {
                 a.raise();
             }
         });
-        let mut all = Vec::with_capacity(self.ground.heaps().count() as usize + 8);
+        let mut all = recycled(std::mem::take(&mut ledger.scratch));
         self.ground.lock_all(&mut ledger, &mut all);
         for h in all.iter_mut().filter(|h| pool.is_none_or(|p| p.0 == h.heap.pool())) {
             self.blocks.drain(h);
             h.counters.reset_highest();
         }
-        drop(all);
+        all.clear();
+        ledger.scratch = recycled(all);
         growth.account.reset_peaks(pool.map(|p| p.0));
         Ok(())
     }

@@ -92,6 +92,16 @@ pub(crate) struct Line {
 }
 
 impl Ledger {
+    /// Makes room in its lists for so many heaps: whoever takes sums, or gives up a heap, needs no memory of the host then.
+    /// `false`: the host has none.
+    pub(crate) fn make_room(&mut self, heaps: usize) -> bool {
+        let Ledger { active, scratch, looks, spare_heaps, .. } = self;
+        let no_room = active.try_reserve(heaps.saturating_sub(active.len())).is_err()
+            || scratch.try_reserve(heaps.saturating_sub(scratch.len())).is_err()
+            || spare_heaps.try_reserve(heaps.saturating_sub(spare_heaps.len())).is_err();
+        !no_room && looks.make_room(heaps)
+    }
+
     /// Deals to a heap of that pool: how much more it may allocate, and how much more than that as its waits end.
     pub(crate) fn deal(&mut self, pool: u32, need: &Grid, waiting: &Grid) -> (Grid, Grid) {
         let Some(pool) = self.pools.get_mut(&pool) else { return Default::default() };

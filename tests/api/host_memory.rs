@@ -11,23 +11,29 @@ struct Counting;
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    static REFUSED: Cell<bool> = const { Cell::new(false) };
+    /// What the thread may still have, in bytes, if that is bounded.
+    static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-fn counted(size: usize, take: impl FnOnce() -> *mut u8) -> *mut u8 {
+/// Counts an allocation of `size` bytes in exchange for so many.
+fn counted(size: usize, back: usize, take: impl FnOnce() -> *mut u8) -> *mut u8 {
     ALLOCATIONS.fetch_add(1, Relaxed);
-    if REFUSED.get() && size > 0 { null_mut() } else { take() }
+    let Some(left) = LEFT.get() else { return take() };
+    let Some(after) = (left + back).checked_sub(size) else { return null_mut() };
+    LEFT.set(Some(after));
+    take()
 }
 
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        counted(layout.size(), || unsafe { System.alloc(layout) })
+        counted(layout.size(), 0, || unsafe { System.alloc(layout) })
     }
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        LEFT.set(LEFT.get().map(|left| left + layout.size()));
         unsafe { System.dealloc(ptr, layout) }
     }
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        counted(new_size, || unsafe { System.realloc(ptr, layout, new_size) })
+        counted(new_size, layout.size(), || unsafe { System.realloc(ptr, layout, new_size) })
     }
 }
 
@@ -41,8 +47,14 @@ pub fn allocations() -> u64 {
 
 /// The calling thread gets no memory of the host meanwhile. What needs some ends the process.
 pub fn without_any<T>(f: impl FnOnce() -> T) -> T {
-    REFUSED.set(true);
+    with_no_more_than(0, f)
+}
+
+/// The calling thread gets so many bytes of the host's memory meanwhile, and what it gives back. What needs more ends the
+/// process.
+pub fn with_no_more_than<T>(bytes: usize, f: impl FnOnce() -> T) -> T {
+    LEFT.set(Some(bytes));
     let done = f();
-    REFUSED.set(false);
+    LEFT.set(None);
     done
 }

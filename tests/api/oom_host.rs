@@ -2,7 +2,7 @@
 //! host may have none left at that moment.
 
 use crate::apart::apart_for;
-use crate::host_memory::{allocations, without_any};
+use crate::host_memory::{allocations, with_no_more_than, without_any};
 use millpond::capi::*;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
@@ -153,6 +153,75 @@ fn costs_nothing(mapping: bool) {
     assert_eq!(CALLS.load(Relaxed), 2);
     kept.into_iter().for_each(|p| ok(unsafe { millpond_free(p) }));
     ok(millpond_finalize());
+}
+
+/// Makes a call with more and more of the host's memory until it succeeds; returns how often it was refused.
+fn with_little(mut call: impl FnMut() -> C_Status) -> usize {
+    let amounts = (0..2048).step_by(16).chain((2048..1 << 20).step_by(2048));
+    for (refused, bytes) in amounts.enumerate() {
+        // No words before the thread has memory again.
+        let got = with_no_more_than(bytes, &mut call);
+        if got == C_Status::SUCCESS {
+            return refused;
+        }
+        let said = unsafe { CStr::from_ptr(millpond_last_error_message()) }.to_string_lossy();
+        assert_eq!(millpond_last_error_code(), MILLPOND_E_OUT_OF_MEMORY, "{bytes} bytes: {said}");
+        assert!(said.contains("host"), "{bytes} bytes: {said}");
+    }
+    let said = unsafe { CStr::from_ptr(millpond_last_error_message()) }.to_string_lossy();
+    panic!("it never succeeds: {said}");
+}
+
+fn stats_of(device: *mut millpond_device) -> millpond_stats {
+    let mut stats: millpond_stats = unsafe { std::mem::zeroed() };
+    stats.struct_size = size_of::<millpond_stats>();
+    ok(unsafe { millpond_device_get_stats(device, &mut stats) });
+    stats
+}
+
+fn new_streams_and_pools(mapping: bool) {
+    let (w, kept) = full(mapping);
+    kept.into_iter().for_each(|p| ok(unsafe { millpond_free(p) }));
+    let before = stats_of(w.device).allocated_bytes.current;
+    let mut blocks = Vec::new();
+    let mut refused = 0;
+    for round in 0..40 {
+        // The lists of all heaps get longer now and then, not with each heap.
+        let (mut stream, mut block) = (null_mut(), null_mut());
+        ok(unsafe { millpond_stream_create(w.device, &mut stream) });
+        let more =
+            with_little(|| unsafe { millpond_pool_alloc(w.pools[round % 2], 1000, stream, &mut block) });
+        assert!(more > 0, "round {round}: a heap needs memory of the host");
+        refused += more;
+        blocks.push(block);
+        assert_eq!(stats_of(w.device).allocated_bytes.current - before, 1024 * blocks.len() as u64);
+    }
+    assert!(refused > 100);
+    let mut pools = Vec::new();
+    for _ in 0..100 {
+        let mut pool = null_mut();
+        let create = || unsafe { millpond_pool_create(w.device, std::ptr::null(), &mut pool) };
+        with_little(create);
+        pools.push(pool);
+    }
+    for (n, &pool) in pools.iter().enumerate() {
+        let mut block = null_mut();
+        let stream = w.streams[n % 2];
+        with_little(|| unsafe { millpond_pool_alloc(pool, 1000, stream, &mut block) });
+        ok(unsafe { millpond_free(block) });
+        ok(unsafe { millpond_pool_destroy(pool) });
+    }
+    blocks.into_iter().for_each(|p| ok(unsafe { millpond_free(p) }));
+    assert_eq!(stats_of(w.device).allocated_bytes.current, before);
+    ok(millpond_finalize());
+}
+
+#[test]
+fn a_stream_or_a_pool_that_the_host_has_no_room_for_is_refused() {
+    apart_for(120, || {
+        new_streams_and_pools(true);
+        new_streams_and_pools(false);
+    });
 }
 
 #[test]

@@ -33,9 +33,9 @@ impl<T, W, P> Default for Looks<'_, T, W, P> {
 }
 
 impl<'a, T, W, P> Looks<'a, T, W, P> {
-    /// Makes room for so many locks in all.
-    pub fn make_room(&mut self, locks: usize) {
-        self.asked.reserve(locks.saturating_sub(self.asked.len()));
+    /// Makes room for so many locks in all. `false`: the host has no memory for it.
+    pub fn make_room(&mut self, locks: usize) -> bool {
+        self.asked.try_reserve(locks.saturating_sub(self.asked.len())).is_ok()
     }
 
     /// Takes one more lock, waiting for who holds it the usual way. Its owner, if it has one, may still be inside.

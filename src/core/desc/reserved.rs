@@ -6,8 +6,8 @@
 use super::super::shape::Class;
 use super::super::types::{COMMONS, Counter, POOL_SLOTS};
 use super::super::units::GRANULE;
-use crate::base::error::Result;
-use crate::base::slots::Slots;
+use crate::base::error::{Result, no_host_memory};
+use crate::base::slots::{Slots, Unput};
 use crate::base::sync::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 /// One quantity. While memory changes from one to another, a reader may see it in neither or in both.
@@ -70,21 +70,28 @@ pub(crate) struct Reserved {
 impl Reserved {
     pub(crate) fn new() -> Result<Reserved> {
         let reserved = Reserved { device: Tallies::default(), pools: Slots::new()? };
-        reserved.begin(COMMONS);
-        Ok(reserved)
+        match reserved.make(COMMONS) {
+            Ok(()) => Ok(reserved),
+            Err(_) => Err(no_host_memory()),
+        }
     }
 
     fn of_pool(&self, pool: u32) -> Option<&Tallies> {
         self.pools.get((pool % POOL_SLOTS) as usize)
     }
 
-    /// A new pool of this id, of which there may have been another one with the same slot.
-    pub(crate) fn begin(&self, pool: u32) {
+    /// Makes room for the pools that get the slot of this id.
+    pub(crate) fn make(&self, pool: u32) -> std::result::Result<(), Unput> {
         let slot = (pool % POOL_SLOTS) as usize;
         match self.pools.get(slot) {
-            Some(before) => before.all().for_each(Tally::clear),
-            None => _ = self.pools.put(slot, Tallies::default()),
+            Some(_) => Ok(()),
+            None => self.pools.put(slot, Tallies::default()).map(drop),
         }
+    }
+
+    /// A new pool of this id, of which there may have been another one with the same slot.
+    pub(crate) fn begin(&self, pool: u32) {
+        self.of_pool(pool).into_iter().flat_map(Tallies::all).for_each(Tally::clear);
     }
 
     fn both(&self, pool: u32) -> impl Iterator<Item = &Tallies> {

@@ -80,7 +80,7 @@ impl<'a> Explain<'a> {
             let mut explaining = ground.explaining();
             *explaining = Explaining { locked: recycled(locked), shares };
             // A heap that came meanwhile has made its room in the lists that are replaced here.
-            explaining.make_room(ground.heaps().count() as usize);
+            let _ = explaining.make_room(ground.heaps().count() as usize);
             drop(explaining);
             waits
         };

@@ -7,7 +7,7 @@ use super::super::heap::Heap;
 use super::super::order::not_now;
 use super::super::state::pools::PoolStreams;
 use super::super::types::{PoolId, UNORDERED};
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::fail;
 
 /// See the head of this file.
@@ -48,6 +48,9 @@ impl<'a> HeapOf<'a> {
             let index = match streams.heaps.get(&stream) {
                 Some(&i) => i,
                 None => {
+                    if streams.heaps.try_reserve(1).is_err() || streams.moving.try_reserve(1).is_err() {
+                        return Err(no_host_memory());
+                    }
                     let orphan =
                         if may_adopt && !p.is_pinned() { self.take_orphan(&mut streams) } else { None };
                     match orphan {
@@ -120,10 +123,11 @@ impl<'a> HeapOf<'a> {
             return; // the pool has ended meanwhile
         };
         streams.moving.swap_remove(at);
-        if !is_over || streams.heaps.contains_key(&stream) || p.is_pinned() {
-            streams.orphans.push(heap.index);
-            return;
-        }
+        let has_room = streams.heaps.try_reserve(1).is_ok();
+        let of = match of {
+            Ok(of) if is_over && has_room && !streams.heaps.contains_key(&stream) && !p.is_pinned() => of,
+            _ => return streams.orphans.push(heap.index),
+        };
         let mut h = ground.lock(heap);
         Blocks::of(ground).drain(&mut h); // so that they are no part of this stream's peak
         h.inherited |= !h.counters.is_empty();

@@ -260,10 +260,15 @@ impl<'a> SleepCalls<'a> {
         // The end of a pool waits for the device. If that is impossible, the pool goes on sleeping.
         ground.order.sync_device()?;
         ground.heaps_of(pool.0).into_iter().for_each(|x| _ = WaitingBlocks::of(ground).poll(x));
+        // Has room for the runs of each heap before anything changes.
+        let mut runs = Vec::new();
         // Once freed blocks are merged, all sleeping memory is free, unless blocks wait for a captured stream.
         {
             let heaps = PoolHeaps::lock(ground, pool);
-            let is_free = |h: &LockedHeap<'_>| h.free_runs(&mut Vec::new()) == h.granules;
+            let is_free = |h: &LockedHeap<'_>| {
+                runs.clear();
+                h.free_runs(&mut runs).0 == h.granules
+            };
             if !heaps.values().all(is_free) {
                 fail!(Code::Busy, "freed blocks of the pool still wait for streams");
             }
@@ -277,9 +282,9 @@ impl<'a> SleepCalls<'a> {
         {
             let mut g = ground.growing();
             for h in PoolHeaps::lock(ground, pool).values_mut() {
-                let mut runs = Vec::new();
+                runs.clear();
                 h.free_runs(&mut runs);
-                for (run, id) in runs {
+                for (run, id) in runs.drain(..) {
                     let Some(block) = h.take_part(id, run.extent()) else { continue };
                     h.put_id(block.id);
                     for piece in g.ties.cut(run) {

@@ -3,7 +3,7 @@
 use super::super::heap::Heap;
 use super::super::ledger::Ledger;
 use crate::base::error::Result;
-use crate::base::slots::Slots;
+use crate::base::slots::{Slots, Unput};
 use crate::base::sync::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// The maximum number of heaps: as many as a granule's record can name.
@@ -36,13 +36,16 @@ impl HeapTable {
         (0..self.count()).filter_map(|i| self.get(i))
     }
 
-    /// Adds a heap, which gets its number. `None`: there is no more room. The caller holds the ledger (`_witness`), so that
-    /// no other thread adds one.
-    pub(super) fn add(&self, _witness: &Ledger, make: impl FnOnce(u32) -> Heap) -> Option<&'static Heap> {
+    /// Adds a heap, which gets its number. The caller holds the ledger (`_witness`), so that no other thread adds one.
+    pub(super) fn add(
+        &self,
+        _witness: &Ledger,
+        make: impl FnOnce(u32) -> Heap,
+    ) -> std::result::Result<&'static Heap, Unput> {
         let index = self.count.load(Relaxed);
-        let heap = self.slots.put(index as usize, make(index)).ok()?;
+        let heap = self.slots.put(index as usize, make(index))?;
         // Release: a thread that sees the count sees the heap.
         self.count.store(index + 1, Release);
-        Some(heap)
+        Ok(heap)
     }
 }

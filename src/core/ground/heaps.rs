@@ -8,7 +8,8 @@ use super::super::state::growth::segments::Segment;
 use super::super::types::{COMMONS, PoolId, UNORDERED};
 use super::heap_table::{HeapTable, MOST_HEAPS};
 use super::{Ground, Pool};
-use crate::base::error::{Code, Result};
+use crate::base::error::{Code, Result, no_host_memory};
+use crate::base::slots::Unput;
 use crate::base::sort;
 use crate::fail;
 
@@ -102,22 +103,28 @@ impl Ground {
 
     /// A heap that serves a stream of a pool from now on: one whose pool has ended, or a new one.
     pub(crate) fn new_heap(&self, pool: u32, stream: u64) -> Result<&'static Heap> {
+        let unordered = stream == UNORDERED;
+        let of = if unordered { None } else { Some(self.order.stream(stream)?) };
         let spare = self.ledger().spare_heaps.pop();
         let heap = match spare.and_then(|i| self.heaps.get(i)) {
             Some(heap) => heap,
             None => {
                 let mut ledger = self.ledger();
+                // The lists first: a heap that has no place in them must not come to be.
+                let heaps = self.heaps.count() as usize + 1;
+                if !ledger.make_room(heaps) || !self.explaining().make_room(heaps) {
+                    return Err(no_host_memory());
+                }
                 let made = |index| Heap::new(index, self.config.source());
-                let Some(heap) = self.heaps.add(&ledger, made) else {
-                    fail!(Code::OutOfMemory, "more than {MOST_HEAPS} streams in use on one device");
-                };
-                ledger.looks.make_room(heap.index as usize + 1);
-                self.explaining().make_room(heap.index as usize + 1);
-                heap
+                match self.heaps.add(&ledger, made) {
+                    Ok(heap) => heap,
+                    Err(Unput::NoMemory) => return Err(no_host_memory()),
+                    Err(Unput::NoSlot) => {
+                        fail!(Code::OutOfMemory, "more than {MOST_HEAPS} streams in use on one device")
+                    }
+                }
             }
         };
-        let unordered = stream == UNORDERED;
-        let of = (!unordered).then(|| self.order.stream(stream));
         let mut h = self.lock(heap);
         h.inherited = false;
         h.contiguous = self.pools.is_contiguous(pool);

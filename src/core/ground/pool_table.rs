@@ -6,7 +6,7 @@ use super::super::ledger::Ledger;
 use super::super::types::{POOL_SLOTS, PoolId};
 use super::pool::Pool;
 use crate::base::error::{Code, Error, Result};
-use crate::base::slots::Slots;
+use crate::base::slots::{Slots, Unput};
 use crate::base::sort;
 use crate::base::sync::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -84,14 +84,19 @@ impl PoolTable {
         self.count.load(Relaxed) >= POOL_SLOTS - 1
     }
 
-    /// Adds a slot; its number is its first id. `None`: there is no more room. The caller holds the ledger (`_witness`), so
-    /// that no other thread adds one.
-    pub(super) fn add(&self, _witness: &Ledger) -> Option<u32> {
-        let id = self.count.load(Relaxed);
-        if self.is_full() || self.slots.put(id as usize, Pool::new()).is_err() {
-            return None;
+    /// The number of the slot that is added next, which is its first id.
+    pub(super) fn next(&self, _witness: &Ledger) -> u32 {
+        self.count.load(Relaxed)
+    }
+
+    /// Adds that slot. The caller holds the ledger (`_witness`), so that no other thread adds one.
+    pub(super) fn add(&self, witness: &Ledger) -> std::result::Result<(), Unput> {
+        let id = self.next(witness);
+        if self.is_full() {
+            return Err(Unput::NoSlot);
         }
+        self.slots.put(id as usize, Pool::new())?;
         self.count.store(id + 1, Release);
-        Some(id)
+        Ok(())
     }
 }

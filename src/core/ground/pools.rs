@@ -3,7 +3,8 @@
 use super::super::types::{POOL_SLOTS, PoolId};
 use super::Ground;
 use super::pool_table::PoolTable;
-use crate::base::error::{Code, Result};
+use crate::base::error::{Code, Result, no_host_memory};
+use crate::base::slots::Unput;
 use crate::fail;
 
 /// How many other pools must end before a pool's slot is used again. A thread that looked the pool up just before its end
@@ -22,16 +23,29 @@ impl Ground {
     pub(crate) fn new_pool(&self, limit: u64, contiguous: bool) -> Result<PoolId> {
         let mut ledger = self.ledger();
         let spare = match ledger.spare_pools.len() > RESTING || self.pools.is_full() {
-            true => ledger.spare_pools.pop_front(),
+            true => ledger.spare_pools.front().copied(),
             false => None,
         };
-        let id = match spare {
-            Some(id) => id,
-            None => match self.pools.add(&ledger) {
-                Some(id) => id,
-                None => fail!(Code::OutOfMemory, "more than {} pools on one device", POOL_SLOTS - 1),
-            },
-        };
+        let id = spare.unwrap_or_else(|| self.pools.next(&ledger));
+        // As much must be there when the pool ends.
+        let spare_pools = self.pools.next(&ledger) as usize + 1;
+        let spare_pools = spare_pools.saturating_sub(ledger.spare_pools.len());
+        if !ledger.pools.make_room() || ledger.spare_pools.try_reserve(spare_pools).is_err() {
+            return Err(no_host_memory());
+        }
+        if spare.is_none() {
+            match self.maps.reserved.make(id).and_then(|()| self.pools.add(&ledger)) {
+                Ok(()) => {}
+                Err(Unput::NoMemory) => return Err(no_host_memory()),
+                Err(Unput::NoSlot) => {
+                    fail!(Code::OutOfMemory, "more than {} pools on one device", POOL_SLOTS - 1)
+                }
+            }
+        }
+        // Nothing fails from here on.
+        if spare.is_some() {
+            ledger.spare_pools.pop_front();
+        }
         if let Some(p) = self.pools.slot(id) {
             p.begin(id, limit, contiguous && self.config.mapping); // else each block lies in one segment anyway
         }

@@ -6,6 +6,7 @@ use super::super::desc::{ALIAS, GranuleUse, Id, kind};
 use super::super::shape::Tier;
 use super::super::units::{Extent, GranuleRun, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::{HeapState, LockedHeap};
+use crate::base::boxed::try_push;
 use crate::base::sort;
 use std::ops::DerefMut;
 
@@ -63,19 +64,19 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     }
 
     /// Stores the runs of free whole granules, with the blocks that contain them, in `into`; returns the number of
-    /// granules.
-    pub(crate) fn free_runs(&self, into: &mut Vec<(GranuleRun, Id)>) -> u64 {
-        let mut sum = 0;
+    /// granules, and whether the host has had memory to list all.
+    pub(crate) fn free_runs(&self, into: &mut Vec<(GranuleRun, Id)>) -> (u64, bool) {
+        let (mut sum, mut all) = (0, true);
         let maps = self.maps();
         self.large().walk(LARGE_UNITS, |id| {
             let d = maps.desc(id);
             if let Some(run) = Extent::new(d.off(), d.units()).whole() {
-                into.push((run, id));
+                all = try_push(into, (run, id));
                 sum += u64::from(run.count);
             }
-            true
+            all
         });
-        sum
+        (sum, all)
     }
 
     /// What is free here in the large tier; at most `most` blocks of each kind are visited. Blocks in quick slots are
@@ -144,14 +145,13 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         taken
     }
 
-    /// All free large blocks, by offset.
+    /// All free large blocks, by offset; as many as the host has memory to list.
     pub(crate) fn free_list(&self, into: &mut Vec<FreeBlock>) {
         into.clear();
         let maps = self.maps();
         self.large().walk(1, |id| {
             let d = maps.desc(id);
-            into.push(FreeBlock { part: Extent::new(d.off(), d.units()), id });
-            true
+            try_push(into, FreeBlock { part: Extent::new(d.off(), d.units()), id })
         });
         into.sort_unstable(); // each search of a scattered block sorts it
     }
@@ -169,6 +169,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         }
         // From the highest down: the remainder in front of a piece keeps the block's id.
         order.clear();
+        order.try_reserve(pieces.len()).ok()?;
         order.extend_from_slice(pieces);
         sort::by_key(order, |p| std::cmp::Reverse(p.off));
         let mut first = 0;

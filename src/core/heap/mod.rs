@@ -425,9 +425,9 @@ impl<'a> From<OwnedHeap<'a>> for LockedHeap<'a> {
 pub(crate) struct LookedHeaps(Looks<'static, HeapState, Way, (&'static Heap, HeldLock)>);
 
 impl LookedHeaps {
-    /// Makes room for so many heaps in all.
-    pub(crate) fn make_room(&mut self, heaps: usize) {
-        self.0.make_room(heaps);
+    /// Makes room for so many heaps in all. `false`: the host has no memory for it.
+    pub(crate) fn make_room(&mut self, heaps: usize) -> bool {
+        self.0.make_room(heaps)
     }
 
     /// Takes one more heap's lock.

@@ -6,6 +6,7 @@ use super::super::tied::{Part, Tied, choose};
 use super::super::units::{Extent, GranuleRun, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::granules::FreeBlock;
 use super::{HeapState, LockedHeap};
+use crate::base::boxed::try_push;
 use std::cmp::Reverse;
 use std::ops::DerefMut;
 
@@ -143,6 +144,7 @@ fn cost_of_remainder(left: u32) -> u32 {
 
 impl Edges {
     /// Sorts the free memory that is in no tie into whole granules, heads and tails; returns the number of whole granules.
+    /// What the host has no memory to list is left out.
     fn find(&mut self, free: &[FreeBlock], tied: &Tied, runs: &mut Vec<GranuleRun>) -> u64 {
         runs.clear();
         self.heads.clear();
@@ -156,17 +158,18 @@ impl Edges {
             }
             if let Some(run) = part.whole() {
                 tied.cut(run, |part| {
-                    if let Part::Loose(run) = part {
-                        runs.push(run);
+                    if let Part::Loose(run) = part
+                        && try_push(runs, run)
+                    {
                         sum += u64::from(run.count);
                     }
                 });
             }
             if off < from && !tied.is_tied(off >> LARGE_UNITS_SHIFT) {
-                self.heads.push(Edge { units: from - off, at: from });
+                try_push(&mut self.heads, Edge { units: from - off, at: from });
             }
             if to < end && !tied.is_tied(to >> LARGE_UNITS_SHIFT) {
-                self.tails.push(Edge { units: end - to, at: to });
+                try_push(&mut self.tails, Edge { units: end - to, at: to });
             }
         }
         self.heads.sort_unstable();
@@ -258,6 +261,9 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             return Err(Unscattered::TooDear);
         }
         pieces.clear();
+        if pieces.try_reserve(runs.len() + 2).is_err() {
+            return Err(Unscattered::Lacks(u64::from(whole)));
+        }
         pieces.extend(ends.head);
         let at_ends = |part: Option<Extent>| part.map_or(0, |p| p.units);
         let left = units - at_ends(ends.head) - at_ends(ends.tail);
@@ -286,20 +292,19 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         let (mut loose, mut have) = (0, 0);
         for run in free.iter().filter_map(|f| f.part.whole()) {
             self.shared.tied.cut(run, |part| match part {
-                Part::Loose(run) => {
-                    runs.push(run);
-                    loose += u64::from(run.count);
-                }
-                Part::Tie(run) => {
-                    ties.push(run);
-                    have += u64::from(run.count);
-                }
-                Part::Cut(_) => {}
+                Part::Loose(run) if try_push(runs, run) => loose += u64::from(run.count),
+                Part::Tie(run) if try_push(ties, run) => have += u64::from(run.count),
+                _ => {}
             });
         }
         let wanted = u64::from(units.div_ceil(LARGE_UNITS));
         if loose + have < wanted {
             return Err(Unscattered::Lacks(wanted - loose - have));
+        }
+        chosen.clear();
+        pieces.clear();
+        if chosen.try_reserve(ties.len()).is_err() || pieces.try_reserve(ties.len() + runs.len()).is_err() {
+            return Err(Unscattered::Lacks(wanted));
         }
         choose(ties, |t| *t, loose, wanted, chosen);
         let sum = |of: &[GranuleRun]| of.iter().map(|t| u64::from(t.count)).sum::<u64>();

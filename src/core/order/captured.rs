@@ -5,8 +5,8 @@
 //! or waits for the device notes that first; a capture that begins waits until no such note concerns it.
 
 use super::super::types::{EVERY, PoolId};
-use super::Order;
-use crate::base::error::{Code, Result};
+use super::{Order, Recording};
+use crate::base::error::{Code, Result, no_host_memory};
 use crate::base::sync::{Ordering::Relaxed, lock, pause};
 use crate::fail;
 
@@ -22,6 +22,14 @@ impl Drop for Note<'_> {
     }
 }
 
+impl Recording {
+    fn mark(&mut self, stream: u64) -> Result<()> {
+        self.marking.try_reserve(1).map_err(|_| no_host_memory())?;
+        self.marking.push(stream);
+        Ok(())
+    }
+}
+
 impl Order {
     /// Whether a point on this stream involves all others, so that the capture of any stream forbids it.
     fn concerns_all(&self, stream: u64) -> bool {
@@ -34,7 +42,7 @@ impl Order {
         if r.routes.contains_key(&stream) || !r.routes.is_empty() && self.concerns_all(stream) {
             fail!(Code::Busy, "a stream of the device is being captured: it cannot be waited for");
         }
-        r.marking.push(stream);
+        r.mark(stream)?;
         Ok(Note(self, stream))
     }
 
@@ -42,14 +50,14 @@ impl Order {
     /// A thread that announces the stream's end waits until the result is dropped. `None`: the stream has ended, or may
     /// have ended without notice.
     pub(crate) fn asking(&self, stream: u64) -> Option<impl Sized + '_> {
-        let note = self.note_asking(stream);
+        let note = self.note_asking(stream).ok()?;
         self.is_there(stream).then_some(note)
     }
 
     /// The same for any stream, also one of another device.
-    pub(super) fn note_asking(&self, stream: u64) -> Note<'_> {
-        lock(&self.recording).marking.push(stream);
-        Note(self, stream)
+    pub(super) fn note_asking(&self, stream: u64) -> Result<Note<'_>> {
+        lock(&self.recording).mark(stream)?;
+        Ok(Note(self, stream))
     }
 
     /// Holds announced captures off until the result is dropped, so that the whole device can be waited for. `Busy`

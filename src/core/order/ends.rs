@@ -8,7 +8,8 @@ use super::super::types::EVERY;
 use super::Order;
 use super::fence::Fence;
 use super::stream::{Ending, Stream};
-use crate::base::error::{Code, Result};
+use crate::base::boxed::try_arc;
+use crate::base::error::{Code, Result, no_host_memory};
 use crate::base::sync::{
     Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, lock, pause,
 };
@@ -50,14 +51,16 @@ impl Order {
             return no_stream(id);
         }
         if self.backing().owns(id)? {
-            return Ok(self.stream(self.ordered(id)));
+            return self.stream(self.ordered(id));
         }
         let mut s = lock(&self.streams);
         if let Some(known) = s.elsewhere.get(&id).and_then(|s| s.1.upgrade()) {
             return Ok(known);
         }
         s.elsewhere.retain(|_, known| known.1.strong_count() > 0);
-        let stream = Arc::new(Stream::elsewhere(id, self.last_stream.fetch_add(1, Relaxed)));
+        let has_room = s.elsewhere.try_reserve(1).is_ok();
+        let made = || try_arc(Stream::elsewhere(id, self.last_stream.fetch_add(1, Relaxed)));
+        let stream = has_room.then(made).flatten().ok_or_else(no_host_memory)?;
         s.elsewhere.insert(id, (stream.serial, Arc::downgrade(&stream)));
         Ok(stream)
     }
@@ -106,7 +109,7 @@ impl Order {
     /// followed by [`ended`](Self::ended) or [`not_ended`](Self::not_ended). `UnknownStream` if another thread is
     /// ending it.
     pub fn ending(&self, id: u64) -> Result<Ending> {
-        let stream = self.stream(id);
+        let stream = self.stream(id)?;
         // AcqRel: after an end that was given up, its undoing is visible.
         if stream.ends.swap(true, AcqRel) {
             fail!(Code::UnknownStream, "stream {id:#x} is being ended by another thread");

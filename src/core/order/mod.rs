@@ -11,7 +11,8 @@
 
 use super::backing::{Backing, Point};
 use super::types::{EVERY, PoolId, RETIRED, UNORDERED};
-use crate::base::error::{Code, Error, Result};
+use crate::base::boxed::{has_room, try_arc};
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::ordered::Map;
 use crate::base::sync::{
     AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering::Acquire, Ordering::Relaxed, lock,
@@ -66,6 +67,12 @@ struct Streams {
     looked: usize,
 }
 
+/// \[B\] What a fence needs of the host's memory, and some more.
+const FENCE_BYTES: usize = 4096;
+
+/// So many threads may make points, or wait, without memory of the host for their notes.
+const MARKS: usize = 64;
+
 #[derive(Default)]
 struct Recording {
     /// Captured streams, and the pool that serves each.
@@ -85,7 +92,7 @@ impl Order {
         Order {
             source: Arc::new(Source::new(backing)),
             streams: Mutex::default(),
-            recording: Mutex::default(),
+            recording: Mutex::new(Recording { marking: Vec::with_capacity(MARKS), ..Recording::default() }),
             captured: AtomicU32::new(0),
             left: AtomicUsize::new(0),
             last_stream: AtomicU64::new(1),
@@ -98,14 +105,26 @@ impl Order {
         &*self.source.backing
     }
 
-    /// The stream that has this id now; the same object until the stream ends.
-    pub(crate) fn stream(&self, id: u64) -> Arc<Stream> {
+    /// The stream that has this id now; the same object until the stream ends. `OutOfMemory` if it was not known, and the
+    /// host has no memory for it.
+    pub(crate) fn stream(&self, id: u64) -> Result<Arc<Stream>> {
         if id == EVERY {
-            return self.every.clone();
+            return Ok(self.every.clone());
         }
         let mut s = lock(&self.streams);
-        let made = || Arc::new(Stream::new(id, self.last_stream.fetch_add(1, Relaxed)));
-        s.known.entry(id).or_insert_with(made).clone()
+        if let Some(known) = s.known.get(&id) {
+            return Ok(known.clone());
+        }
+        let has_room = s.known.try_reserve(1).is_ok();
+        let made = || try_arc(Stream::new(id, self.last_stream.fetch_add(1, Relaxed)));
+        let stream = has_room.then(made).flatten().ok_or_else(no_host_memory)?;
+        s.known.insert(id, stream.clone());
+        Ok(stream)
+    }
+
+    /// The same; if the host has no memory for that, what stands for all streams together.
+    pub(crate) fn stream_or_all(&self, id: u64) -> Arc<Stream> {
+        self.stream(id).unwrap_or_else(|_| self.every.clone())
     }
 
     /// The id of the stream that orders memory for `id`. Mostly that is `id` itself. An id that denotes a different
@@ -137,6 +156,10 @@ impl Order {
             true => self.backing().lasts_elsewhere(stream.id),
             false => self.backing().lasts(stream.id),
         };
+        // For the point, its event, the fence, and the tables of all these.
+        if !has_room(FENCE_BYTES) {
+            return Err(no_host_memory());
+        }
         let alive = named || lasts();
         let all = !alive && !stream.elsewhere;
         let made = self.mark(stream, alive);
@@ -158,7 +181,7 @@ impl Order {
     fn mark(&self, stream: &Stream, alive: bool) -> Result<Option<Point>> {
         let point = if stream.elsewhere {
             // A thread that ends the stream sets `ends` first, and then waits for notes such as this one.
-            let _asking = self.note_asking(stream.id);
+            let _asking = self.note_asking(stream.id)?;
             self.backing().mark_elsewhere(stream.id, alive && !stream.ends.load(Acquire))?
         } else {
             let id = if alive { stream.id } else { EVERY };
@@ -233,7 +256,7 @@ impl Order {
         let mut ids = Vec::new();
         self.backing().streams(&mut |id| ids.push(id));
         for id in ids {
-            let stream = self.stream(id);
+            let stream = self.stream_or_all(id);
             let since = self.source.next();
             match self.fence(&stream) {
                 Ok(None) => {}
@@ -266,7 +289,8 @@ impl Order {
     pub(crate) fn is_done(&self, id: u64) -> bool {
         // A stream that the device does not know has ended without notice. It is not forgotten, since its work and its
         // memory are still there.
-        self.backing().lasts(id) && self.fence(&self.stream(id)).is_ok_and(|fence| fence.is_none())
+        let fence = || self.fence(&self.stream(id)?);
+        self.backing().lasts(id) && fence().is_ok_and(|fence| fence.is_none())
     }
 
     /// Whether all work of streams that have ended is done.

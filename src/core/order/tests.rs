@@ -131,7 +131,7 @@ fn new() -> (Arc<Fake>, Arc<Order>) {
 }
 
 fn fence(order: &Order, stream: u64) -> Fence {
-    order.fence(&order.stream(stream)).unwrap().unwrap()
+    order.fence(&order.stream(stream).unwrap()).unwrap().unwrap()
 }
 
 fn all(order: &Order) -> Waits {
@@ -192,7 +192,7 @@ fn what_cannot_be_made_is_owed_until_it_is() {
     for which in 0..3 {
         fake.refuse(&["mark"]);
         let mut one = Waits::default();
-        order.add(&order.stream(5), &mut one);
+        order.add(&order.stream(5).unwrap(), &mut one);
         let mut waits = match which {
             0 => one,
             1 => all(&order),
@@ -200,7 +200,7 @@ fn what_cannot_be_made_is_owed_until_it_is() {
         };
         if which == 2 {
             let mut other = Waits::default();
-            order.add(&order.stream(5), &mut other);
+            order.add(&order.stream(5).unwrap(), &mut other);
             waits.append(other);
         }
         assert!(waits.owes() && !waits.is_over() && !order.settle(&mut waits), "a mark cannot be made yet");
@@ -237,7 +237,7 @@ fn what_another_devices_stream_owes_is_not_covered_by_a_wait_for_this_one() {
 #[test]
 fn a_stream_that_has_ended_counts_until_its_work_is_over() {
     let (fake, order) = new();
-    let stream = order.stream(7); // not one that the device lists
+    let stream = order.stream(7).unwrap(); // not one that the device lists
     order.ended(order.ending(7).unwrap());
     fake.pass_all();
     fake.0.lock().unwrap().passed.remove(&1);
@@ -282,7 +282,7 @@ fn the_work_of_other_devices_is_asked_about_a_few_times_at_most() {
 fn a_stream_that_cannot_be_marked_is_waited_for_as_it_ends() {
     let (fake, order) = new();
     fake.refuse(&["mark"]);
-    let stream = order.stream(7);
+    let stream = order.stream(7).unwrap();
     let ending = order.ending(7).unwrap();
     assert_eq!(fake.count("stream"), 1);
     assert!(order.fence(&stream).unwrap().is_none());
@@ -320,14 +320,14 @@ fn nothing_is_asked_of_a_stream_that_is_captured() {
     let before = calls();
     // Nobody has announced this one.
     fake.0.lock().unwrap().capturing.insert(5);
-    busy(order.fence(&order.stream(5)).unwrap_err());
+    busy(order.fence(&order.stream(5).unwrap()).unwrap_err());
     busy(order.hold_back(5, &f).unwrap_err());
     busy(order.sync_device().unwrap_err());
     busy(order.check_end(5).unwrap_err());
     fake.0.lock().unwrap().capturing.clear();
     order.capture(5, PoolId(1)).unwrap();
-    busy(order.fence(&order.stream(5)).unwrap_err());
-    busy(order.fence(&order.stream(0)).unwrap_err());
+    busy(order.fence(&order.stream(5).unwrap()).unwrap_err());
+    busy(order.fence(&order.stream(0).unwrap()).unwrap_err());
     busy(order.sync_device().unwrap_err());
     busy(order.check_end(5).unwrap_err());
     assert_eq!(calls(), before);
@@ -361,7 +361,7 @@ fn a_capture_waits_for_a_mark_that_is_being_made() {
 #[test]
 fn a_stream_that_is_about_to_end_counts_once_the_device_lists_it_no_more() {
     let (fake, order) = new();
-    let stream = order.stream(7); // not one that the device lists
+    let stream = order.stream(7).unwrap(); // not one that the device lists
     let ending = order.ending(7).unwrap();
     fake.pass_all();
     fake.0.lock().unwrap().passed.remove(&1);
@@ -383,7 +383,7 @@ fn a_stream_that_is_about_to_end_counts_once_the_device_lists_it_no_more() {
 #[test]
 fn a_stream_whose_end_was_told_is_not_given_to_the_device() {
     let (fake, order) = new();
-    let (stream, f) = (order.stream(6), fence(&order, 5));
+    let (stream, f) = (order.stream(6).unwrap(), fence(&order, 5));
     assert!(order.hold_back_later(6, &f).unwrap() && !order.records_later(6));
     order.ended(order.ending(6).unwrap());
     drop(stream);
@@ -398,7 +398,7 @@ fn a_stream_whose_end_was_told_is_not_given_to_the_device() {
 fn the_end_of_a_stream_waits_for_who_asks_the_device_about_it() {
     for call in ["capturing", "wait"] {
         let (fake, order) = new();
-        let (_, f) = (order.stream(6), fence(&order, 5));
+        let (_, f) = (order.stream(6).unwrap(), fence(&order, 5));
         let ended = Arc::new(AtomicBool::new(false));
         let (there, told) = (order.clone(), ended.clone());
         let hook: Hook = Box::new(move || {
@@ -425,7 +425,7 @@ fn the_end_of_a_stream_waits_for_who_asks_the_device_about_it() {
 #[test]
 fn a_stream_that_the_device_does_not_know_leaves_its_work_behind() {
     let (fake, order) = new();
-    let stream = order.stream(6);
+    let stream = order.stream(6).unwrap();
     fake.unknown(true);
     assert!(!order.is_done(6));
     fake.unknown(false);
@@ -449,5 +449,5 @@ fn a_new_stream_of_a_number_comes_after_the_end_of_the_old_one() {
     assert!(!came.load(SeqCst), "the old stream's memory would be the new one's");
     order.ended(ending);
     maker.join().unwrap();
-    assert!(order.stream(7).end().is_none());
+    assert!(order.stream(7).unwrap().end().is_none());
 }

@@ -30,9 +30,10 @@ pub(crate) struct Explaining {
 }
 
 impl Explaining {
-    /// Makes room for so many heaps.
-    pub(crate) fn make_room(&mut self, heaps: usize) {
-        self.locked.reserve(heaps.saturating_sub(self.locked.len()));
-        self.shares.reserve(heaps.saturating_sub(self.shares.len()));
+    /// Makes room for so many heaps. `false`: the host has no memory for it.
+    pub(crate) fn make_room(&mut self, heaps: usize) -> bool {
+        let Explaining { locked, shares } = self;
+        locked.try_reserve(heaps.saturating_sub(locked.len())).is_ok()
+            && shares.try_reserve(heaps.saturating_sub(shares.len())).is_ok()
     }
 }

@@ -119,11 +119,19 @@ impl Search<'_> {
         let (ground, taker) = (self.ground, self.req.heap);
         let Scratch { changed, givers, .. } = &mut self.scratch;
         changed.clear();
+        givers.clear();
+        let heaps = ground.heaps().count() as usize + 8;
+        if changed.try_reserve(heaps).is_err() || givers.try_reserve(heaps).is_err() {
+            return;
+        }
         let mut g = ground.growing();
         ground.shared().changed.take(STOCK, |i| ground.heaps().get(i).map(Heap::listed), changed);
         let serves = |heap: &&Heap| heap.pool() != NO_POOL; // it is entered again when it gets a pool
         for heap in changed.iter().filter_map(|&i| ground.heaps().get(i)).filter(serves) {
-            g.stock.note(heap.pool(), heap.index);
+            if !g.stock.note(heap.pool(), heap.index) {
+                heap.listed().is_seen_by(STOCK); // back onto the list, for the next search
+                ground.shared().changed.note(heap.index, heap.listed());
+            }
         }
         match same_pool {
             true => g.stock.of_pool(taker.pool(), givers),
@@ -160,7 +168,7 @@ impl Growing<'_> {
         }
         Blocks::of(self.ground).drain(&mut h);
         h.flush();
-        let free = h.free_runs(runs);
+        let (free, all) = h.free_runs(runs);
         if !self.ties.is_empty() {
             *runs = parts_to_take(&self.ties, runs, wanted);
         } else {
@@ -186,12 +194,16 @@ impl Growing<'_> {
             }
             runs.retain(|r| r.0.count > 0);
         }
-        for &(run, id) in runs.iter() {
-            let Some(block) = h.take_part(id, run.extent()) else { break };
-            taken.push(block);
+        if taken.try_reserve(runs.len()).is_ok() {
+            for &(run, id) in runs.iter() {
+                let Some(block) = h.take_part(id, run.extent()) else { break };
+                taken.push(block);
+            }
         }
         // There is nothing new to see until the heap changes.
-        h.rest(STOCK);
+        if all {
+            h.rest(STOCK);
+        }
         (free > 0).then(|| Giver { id: giver.stream(), stream: h.stream.clone() })
     }
 }

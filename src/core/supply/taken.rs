@@ -298,7 +298,7 @@ impl<'a> Growing<'a> {
         let bytes = self.segments.bytes_of(block.part);
         let pieces = if self.ground.config.mapping { u64::from(block.part.touched().count) } else { 0 };
         self.account.move_between(pool, COMMONS, bytes, pieces);
-        self.stock.note(COMMONS, commons.index);
+        let _ = self.stock.note(COMMONS, commons.index); // else its next change is
         self.ground.lock(commons).give(block);
     }
 }

@@ -188,7 +188,7 @@ impl DeviceState {
         // All work of a device that is not in the table is over.
         let Some(other) = table::by_id(other.id()) else { return };
         let (order, mut waits) = (other.memory().order(), Waits::default());
-        order.add_named(&order.stream(order.ordered(stream)), &mut waits);
+        order.add_named(&order.stream_or_all(order.ordered(stream)), &mut waits);
         self.memory().streams().visited(order, waits);
     }
 

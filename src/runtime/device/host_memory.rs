@@ -159,7 +159,7 @@ impl HostMemory<'_> {
     pub(crate) fn note(&self, addr: u64, stream: StreamId) -> bool {
         // One that is another stream on each thread is stood for by one that waits for all of them.
         let order = self.0.memory().order();
-        self.note_use(addr, order.stream(order.ordered(stream)))
+        self.note_use(addr, order.stream_or_all(order.ordered(stream)))
     }
 
     fn note_use(&self, addr: u64, stream: Arc<Stream>) -> bool {

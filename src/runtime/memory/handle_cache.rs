@@ -14,6 +14,7 @@
 //! So each function that hides a number then closes the fast paths that may be open under it. It does so with no lock
 //! held.
 
+use crate::base::boxed::has_room;
 use crate::base::clock;
 use crate::base::fork;
 use crate::base::ordered::Map;
@@ -151,6 +152,9 @@ pub(crate) fn find(number: u64) -> Option<&'static Entry> {
     CACHE.find(number)
 }
 
+/// \[B\] What an entry takes in the lists, which double when they get longer, and some more.
+const ENTRY_BYTES: usize = 64;
+
 /// The same for a device that is being watched.
 #[inline(always)]
 pub(crate) fn find_watched(number: u64) -> Option<&'static Entry> {
@@ -188,6 +192,10 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
     let Some((pooled, pool)) = memory.pooled_pool(id) else { return };
     let _ = pooled.whole.set(memory); // always the same
     let known = entries.by_number.get(&number).copied();
+    // It is a cache: where the host has no memory for an entry, the pool is looked up each time.
+    if known.is_none() && !has_room(ENTRY_BYTES * (entries.by_number.len() + 64)) {
+        return;
+    }
     let entry = known.unwrap_or_else(|| {
         let retired = entries.retired.get_mut(&key(pool)).and_then(Vec::pop);
         let entry: &'static Entry = retired.unwrap_or_else(|| {

@@ -172,6 +172,7 @@ impl Unpooled {
         short: &mut Short,
         asked: &mut bool,
     ) -> Result<u64> {
+        let own = stream.filter(|_| bytes > 0).map(|s| self.order.stream(s)).transpose()?;
         let mut a = self.lock()?;
         let limit_pool = a.stats(pool)?.limit;
         if bytes == 0 {
@@ -216,7 +217,6 @@ impl Unpooled {
             taken
         });
 
-        let own = stream.map(|s| self.order.stream(s));
         let mut a = lock(&self.account);
         if let Some(c) = a.claims.get_mut(&pool) {
             *c -= size;
