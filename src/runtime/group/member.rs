@@ -72,8 +72,8 @@ pub(crate) struct Served {
 
 /// What a member has heard.
 struct Heard {
-    /// The last wish of each slot that was answered: who had it, and its number.
-    answered: [[u64; 2]; SLOTS],
+    /// The last wish of each slot that was answered: who had it, and its number; and what the answer was.
+    answered: [([u64; 2], u64); SLOTS],
     /// The number of the last wish of its own.
     wishes: u64,
 }
@@ -154,7 +154,7 @@ impl Member {
             wait: as_.wait,
             told: Mutex::new(record),
             // So that a late answer to whoever had the slot before is none to this one.
-            heard: Mutex::new(Heard { answered: [[0; 2]; SLOTS], wishes: id << 32 }),
+            heard: Mutex::new(Heard { answered: [([0; 2], 0); SLOTS], wishes: id << 32 }),
             looking: AtomicBool::new(false),
             asking: AtomicBool::new(false),
             left: AtomicBool::new(false),
@@ -234,17 +234,28 @@ impl Member {
             };
             let wish = [other.id, other.wish.number];
             // Whoever has ended needs nothing any more.
-            if lock(&self.heard).answered[slot] == wish || !self.file.is_held(slot) {
+            if !self.file.is_held(slot) {
                 continue;
             }
-            let bytes = give(share, other.wish.bytes);
-            lock(&self.heard).answered[slot] = wish;
-            self.tell(|r| r.given += bytes)?;
+            let (answered, said) = lock(&self.heard).answered[slot];
+            let bytes = if answered == wish {
+                // A late answer of another one may have come over it between two looks of who waits for this one.
+                let is_there = |a: Note| (a.who, a.number) == (me.id, other.wish.number);
+                if seen.answer(slot).is_some_and(is_there) {
+                    continue;
+                }
+                said
+            } else {
+                let bytes = give(share, other.wish.bytes);
+                lock(&self.heard).answered[slot] = (wish, bytes);
+                self.tell(|r| r.given += bytes)?;
+                served = Served { bytes: served.bytes + bytes, any: true };
+                bytes
+            };
             // Whoever has stopped waiting may be waiting for another one's answer, which stands in the same place.
             if self.file.read()?.record(slot).is_none_or(|r| [r.id, r.wish.number] == wish) {
                 self.file.answer(slot, &Note { who: me.id, number: other.wish.number, bytes })?;
             }
-            served = Served { bytes: served.bytes + bytes, any: true };
         }
         let now = now();
         // What is held takes the memory's locks and asks the device, which is too much for every look.

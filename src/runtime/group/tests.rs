@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod answers;
+
 use super::file::GroupFile;
 use super::member::{Joining, Member, Share};
 use super::membership::Need;
