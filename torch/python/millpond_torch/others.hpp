@@ -59,8 +59,9 @@ class Others {
         "and it was not in place before Millpond");
     if (used_.load(std::memory_order_relaxed) == nullptr) {
       if (!native_->initialized()) native_->init(device_count_);
-      for (const auto& tracker : trackers_) native_->attachAllocatorTraceTracker(tracker);
+      // First, as it may throw: then nothing was done that the next call would do twice.
       for (const auto& [device, peer] : peers_) native_->enablePeerAccess(device, peer);
+      for (const auto& tracker : trackers_) native_->attachAllocatorTraceTracker(tracker);
       for (const DeviceIndex device : captured_) mark(*native_, device, true);
       for (Beside& begun : beside_) begun.stands_in = stand_in(begun.device);
       used_.store(native_, std::memory_order_release);
