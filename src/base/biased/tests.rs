@@ -46,13 +46,24 @@ fn an_owner_that_was_looked_at_is_owner_again_unless_that_goes_on() {
 #[test]
 fn an_owner_that_many_looked_at_is_owner_again_soon() {
     let l = Plain::new(0u64);
-    for round in 0..10 {
-        (0..=STREAK).for_each(|_| drop(l.lock()));
+    let enter_often = || (0..=STREAK).for_each(|_| drop(l.lock()));
+    let (mut round, mut seen) = (0, false);
+    // Once at least this thread must have entered while the time was not over, on however slow a machine.
+    while round < 10 || !seen {
+        enter_often();
         assert_eq!(l.enter().is_some(), barrier::works(), "in round {round}");
+        let from = Instant::now();
         std::thread::scope(|s| {
-            s.spawn(|| (0..100).for_each(|_| drop(l.look())));
+            s.spawn(|| (0..=LOOKS).for_each(|_| drop(l.look())));
         });
+        enter_often();
+        let is_owner = l.enter().is_some();
+        if from.elapsed() < AGAIN {
+            assert!(!is_owner, "in round {round}");
+            seen = true;
+        }
         std::thread::sleep(2 * AGAIN);
+        round += 1;
     }
 }
 
