@@ -381,6 +381,10 @@ impl<K> Set<K> {
 }
 
 impl<K: Key> Set<K> {
+    /// Makes room for a key. `false`: the host has no memory for it.
+    pub(crate) fn make_room(&self, key: &K) -> bool {
+        self.contains(key) || has_room(NODES)
+    }
     /// Adds a key; `false` if it is there already.
     pub(crate) fn insert(&mut self, key: K) -> bool {
         self.index.insert(key.number(), 0).is_none()

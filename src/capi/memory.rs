@@ -61,7 +61,8 @@ pub unsafe extern "C" fn millpond_alloc(
 /// `millpond_device_free` frees the one that is meant.
 ///
 /// Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; INVALID_ARGUMENT, with the names of the
-/// devices, if several have a block there; NOT_INITIALIZED if no device is open. After an error nothing was freed.
+/// devices, if several have a block there; OUT_OF_MEMORY if the block must wait for a stream and the host has no memory
+/// to note that; NOT_INITIALIZED if no device is open. After an error nothing was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_free(ptr: *mut c_void) -> C_Status {
     run(|| runtime::free(ptr.addr() as u64, None))
@@ -136,7 +137,7 @@ pub unsafe extern "C" fn millpond_get_usable_size(
 ///
 /// Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL, and if the stream, too, may belong to several
 /// devices; NOT_INITIALIZED; NOT_PERMITTED in a stream callback, for a stream that was created elsewhere and not used
-/// before; DEVICE. After an error nothing was recorded.
+/// before; DEVICE; OUT_OF_MEMORY if the host has no memory to note it. After an error nothing was recorded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_record_stream(ptr: *mut c_void, stream: C_Stream) -> C_Status {
     run(|| {
@@ -152,8 +153,8 @@ pub unsafe extern "C" fn millpond_record_stream(ptr: *mut c_void, stream: C_Stre
 /// a block of `stream` itself, and on one of `millpond_alloc`, which waits for all streams of its device. While
 /// `stream` is captured, the use ends with the capture.
 ///
-/// Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED; DEVICE. After an error
-/// the block waits for what it waited for before.
+/// Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED; DEVICE; OUT_OF_MEMORY if the host
+/// has no memory to note it. After an error the block waits for what it waited for before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_record_end(ptr: *mut c_void, stream: C_Stream) -> C_Status {
     run(|| {

@@ -222,7 +222,7 @@ pub(super) fn unordered(
 ///
 /// Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; UNKNOWN_STREAM;
 /// INVALID_ARGUMENT; NOT_INITIALIZED; for a stream that is not the block's, NOT_PERMITTED and DEVICE as
-/// `millpond_record_stream`. After an error nothing was freed.
+/// `millpond_record_stream`; OUT_OF_MEMORY as `millpond_free`. After an error nothing was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_free(
     pool: *mut millpond_pool,

@@ -190,7 +190,7 @@ pub unsafe extern "C" fn millpond_stream_add_callback(
 /// device: calls that name another device do not know it (UNKNOWN_EVENT) and do not change it, except
 /// `millpond_stream_wait_event`, which does know it.
 ///
-/// Errors: SYSTEM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+/// Errors: OUT_OF_MEMORY; SYSTEM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_event_create(

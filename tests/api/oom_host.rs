@@ -3,6 +3,7 @@
 
 use crate::apart::apart_for;
 use crate::host_memory::{allocations, with_no_more_than, without_any};
+use crate::pools::Gate;
 use millpond::capi::*;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
@@ -221,6 +222,82 @@ fn a_stream_or_a_pool_that_the_host_has_no_room_for_is_refused() {
     apart_for(120, || {
         new_streams_and_pools(true);
         new_streams_and_pools(false);
+    });
+}
+
+/// Frees of blocks that must wait for 12 other streams, whose work does not go on meanwhile.
+fn frees_that_wait(mapping: bool) {
+    let (w, kept) = full(mapping);
+    kept.into_iter().for_each(|p| ok(unsafe { millpond_free(p) }));
+    ok(unsafe { millpond_device_empty_cache(w.device) });
+    let [before, held] =
+        [stats_of(w.device).allocated_bytes.current, stats_of(w.device).active_bytes.current];
+    let (mut others, mut gates) = (Vec::new(), Vec::new());
+    for _ in 0..12 {
+        let mut stream = null_mut();
+        ok(unsafe { millpond_stream_create(w.device, &mut stream) });
+        gates.push(Gate::new(w.device, stream));
+        others.push(stream);
+    }
+    let (bytes, count) = (64 << 10, 700);
+    let mut blocks = vec![null_mut(); count];
+    for (n, block) in blocks.iter_mut().enumerate() {
+        ok(unsafe { millpond_pool_alloc(w.pools[n % 2], bytes, w.streams[n / 2 % 2], block) });
+    }
+    let now = || stats_of(w.device).allocated_bytes.current;
+    let (all, mut refused) = (now(), 0);
+    for (n, &block) in blocks.iter().enumerate() {
+        let (pool, other) = (w.pools[n % 2], others[n % 12]);
+        let used = || unsafe { millpond_record_stream(block, other) };
+        match n % 4 {
+            0 => refused += with_little(used),
+            1 => refused += with_little(|| unsafe { millpond_record_end(block, other) }),
+            _ => {}
+        }
+        assert_eq!(now(), all - (bytes * n) as u64);
+        refused += with_little(|| match n % 4 {
+            0 | 1 => unsafe { millpond_free(block) },
+            _ => unsafe { millpond_pool_free(pool, block, other) },
+        });
+        assert_eq!(now(), all - (bytes * (n + 1)) as u64, "block {n}");
+    }
+    assert!(refused > 700, "{refused}");
+    // All wait, whatever looks for memory. (A large one of segments is one of its own.)
+    let active = || stats_of(w.device).active_bytes.current - held;
+    assert_eq!(active(), (bytes * count) as u64);
+    let mut f = Failure::room();
+    without_any(|| (0..20).for_each(|_| f.of(w, 0, if mapping { 240 * MIB } else { 224 * MIB })));
+    assert_eq!(active(), (bytes * count) as u64);
+    gates.into_iter().for_each(Gate::open);
+    others.iter().for_each(|&s| ok(unsafe { millpond_stream_synchronize(w.device, s) }));
+    assert_eq!((now(), active()), (before, 0));
+    ok(millpond_finalize());
+}
+
+#[test]
+fn a_free_that_waits_may_find_the_host_without_memory() {
+    apart_for(120, || {
+        frees_that_wait(true);
+        frees_that_wait(false);
+    });
+}
+
+#[test]
+fn captures_and_limits_may_find_the_host_without_memory() {
+    apart_for(120, || {
+        let (w, kept) = full(true);
+        kept.into_iter().for_each(|p| ok(unsafe { millpond_free(p) }));
+        let mut captures = Vec::new();
+        for _ in 0..20 {
+            let (mut stream, mut capture) = (null_mut(), null_mut());
+            ok(unsafe { millpond_stream_create(w.device, &mut stream) });
+            let begin = || unsafe { millpond_capture_begin(w.pools[0], stream, &mut capture) };
+            assert!(with_little(begin) > 0);
+            captures.push(capture);
+        }
+        without_any(|| ok(unsafe { millpond_device_set_limit(w.device, 100 << 20) }));
+        captures.into_iter().for_each(|c| ok(unsafe { millpond_capture_release(c) }));
+        ok(millpond_finalize());
     });
 }
 

@@ -14,7 +14,8 @@ use super::super::types::{PoolId, UNORDERED};
 use super::super::units::Extent;
 use super::released::ReleasedPools;
 use super::{Blocks, gained};
-use crate::base::error::{Code, Error, Result};
+use crate::base::boxed::try_push;
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::sort;
 use crate::base::sync::pause;
 use std::sync::Arc;
@@ -50,15 +51,30 @@ impl<'a> WaitingBlocks<'a> {
         ReleasedPools::of(self.ground)
     }
 
+    /// Makes room for a live block of a locked heap to wait in, and for its fences. `OutOfMemory` if the host has no memory
+    /// for that.
+    pub(crate) fn make_room(self, h: &mut LockedHeap<'_>, id: Id) -> Result<Waits> {
+        let mut waits = Waits::default();
+        // Beside those of its uses: its own stream's, that of the free, and all streams together.
+        let fences = h.uses.get(&id).map_or(0, Vec::len) + 3;
+        let has_room = h.waiting.make_room() && waits.make_room(fences);
+        match has_room && self.ground.waiting_heaps().make_room(&h.heap.index) {
+            true => Ok(waits),
+            false => Err(no_host_memory()),
+        }
+    }
+
     /// Continues the free of a block that other streams have used, or whose memory goes back to the device. `was` is
-    /// the state that it had while live; `other` is the stream of the free, if it is not the block's own. If the device
-    /// refuses to take it back, the block is live again, and the caller settles its heap.
+    /// the state that it had while live; `other` is the stream of the free, if it is not the block's own; `waits` has
+    /// [`room`](Self::make_room). If the device refuses to take it back, the block is live again, and the caller settles
+    /// its heap.
     pub(crate) fn free(
         self,
         mut h: LockedHeap<'_>,
         id: Id,
         was: u32,
         other: Option<Arc<Stream>>,
+        mut waits: Waits,
     ) -> Result<()> {
         let (ground, heap) = (self.ground, h.heap);
         let d = ground.maps.desc(id);
@@ -74,12 +90,7 @@ impl<'a> WaitingBlocks<'a> {
         ground.waiting_heaps().insert(heap.index);
         drop(h);
 
-        let mut waits = Waits::default();
-        // All of the device's own streams, one by one or together.
         let unordered = heap.stream() == UNORDERED;
-        if unordered {
-            ground.order.add_all(&mut waits);
-        }
         // Device memory must not be released while work of the block's own stream may use it.
         if let Some(own) = own.filter(|_| direct && !unordered) {
             ground.order.add(&own, &mut waits);
@@ -97,6 +108,10 @@ impl<'a> WaitingBlocks<'a> {
                 Some(fence) => waits.push(fence.clone()),
                 None => ground.order.add(&u.stream, &mut waits),
             }
+        }
+        // All of the device's own streams, one by one or together. Last: the others have the room that was made.
+        if unordered {
+            ground.order.add_all(&mut waits);
         }
         let over = waits.is_over();
         ground.lock(heap).waiting.known(ticket, waits);
@@ -197,7 +212,11 @@ impl<'a> WaitingBlocks<'a> {
                 break;
             }
             // The next fences behind those that are passed.
-            let passed: Vec<u64> = fronts.iter().map(Fence::stream_serial).collect();
+            let mut passed = Vec::new();
+            if passed.try_reserve_exact(fronts.len()).is_err() {
+                break;
+            }
+            passed.extend(fronts.iter().map(Fence::stream_serial));
             fronts = ground.look(heap).waiting.fronts();
             fronts.retain(|f| passed.contains(&f.stream_serial()));
         }
@@ -231,10 +250,13 @@ impl<'a> WaitingBlocks<'a> {
         back
     }
 
-    /// The heaps in which freed blocks wait.
+    /// The heaps in which freed blocks wait, as many as the host has memory to list.
     fn heaps(self) -> Vec<&'static Heap> {
-        let all = self.ground.waiting_heaps();
-        all.iter().filter_map(|i| self.ground.heaps().get(i)).collect()
+        let (all, mut heaps) = (self.ground.waiting_heaps(), Vec::new());
+        for heap in all.iter().filter_map(|i| self.ground.heaps().get(i)) {
+            try_push(&mut heaps, heap);
+        }
+        heaps
     }
 
     /// Polls every heap, and the pools whose captures were released. Returns whether anything became reusable.
@@ -262,11 +284,12 @@ impl<'a> WaitingBlocks<'a> {
         let wanted = |heap: &&'static Heap| pool.is_none_or(|p| heap.pool() == p);
         let until = Instant::now() + LONGEST_ASKED;
         loop {
-            let heaps: Vec<_> = self.heaps().into_iter().filter(wanted).collect();
-            let fences: Vec<_> = heaps
-                .iter()
-                .flat_map(|&x| ground.look(x).waiting.open_fences().into_iter().map(move |f| (x, f)))
-                .collect();
+            let (mut heaps, mut fences) = (self.heaps(), Vec::new());
+            heaps.retain(wanted);
+            for &heap in &heaps {
+                let open = ground.look(heap).waiting.open_fences();
+                open.into_iter().for_each(|f| _ = try_push(&mut fences, (heap, f)));
+            }
             let several = fences.iter().any(|(_, f)| f.stream_serial() != fences[0].1.stream_serial());
             if !several {
                 return self.wait_in_turn(heaps);
@@ -283,10 +306,11 @@ impl<'a> WaitingBlocks<'a> {
     /// after the other, in the order of their frees, until a block becomes reusable.
     fn wait_in_turn(self, heaps: Vec<&'static Heap>) -> bool {
         let open = |heap: &'static Heap| {
-            let first = self.ground.look(heap).waiting.first_open()?;
+            let first = self.ground.look(heap).waiting.first_open().ok()??;
             Some((first.serial(), heap, first))
         };
-        let mut first: Vec<_> = heaps.into_iter().filter_map(open).collect();
+        let mut first = Vec::new();
+        heaps.into_iter().filter_map(open).for_each(|f| _ = try_push(&mut first, f));
         sort::by_key(&mut first, |f| f.0);
         for (_, heap, mut waits) in first {
             if self.ground.order.sync_waits(&mut waits).is_ok() && self.poll(heap) {
@@ -301,7 +325,7 @@ impl<'a> WaitingBlocks<'a> {
     /// reusable by itself.
     pub(crate) fn bring_back(self, pool: PoolId) -> Result<()> {
         for heap in self.ground.heaps_of(pool.0) {
-            let open = self.ground.look(heap).waiting.first_open();
+            let open = self.ground.look(heap).waiting.first_open()?;
             if let Some(mut waits) = open {
                 self.ground.order.sync_waits(&mut waits)?;
             }

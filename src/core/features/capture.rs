@@ -15,7 +15,7 @@ use super::super::order::Waits;
 use super::super::state::captures::CaptureId;
 use super::super::supply::Trim;
 use super::super::types::PoolId;
-use crate::base::error::{Code, Result};
+use crate::base::error::{Code, Result, no_host_memory};
 use crate::fail;
 
 fn no_capture<T>() -> Result<T> {
@@ -45,9 +45,12 @@ impl<'a> CaptureCalls<'a> {
             let g = self.ground.growing();
             let p = self.ground.pools().live(pool)?;
             p.check_awake()?;
+            let mut captures = self.ground.captures();
+            let mut streams = captures.make_room()?;
             self.ground.order.capture(stream, pool)?;
+            streams.push(stream);
             p.keep(&g);
-            self.ground.captures().add(pool, Some(stream))
+            captures.add(pool, streams)
         };
         self.route_requests(stream);
         Ok(id)
@@ -61,8 +64,10 @@ impl<'a> CaptureCalls<'a> {
         let g = self.ground.growing();
         let p = self.ground.pools().live(pool)?;
         p.check_awake()?;
+        let mut captures = self.ground.captures();
+        let none = captures.make_room()?;
         p.keep(&g);
-        Ok(self.ground.captures().add(pool, None))
+        Ok(captures.add(pool, none))
     }
 
     /// Adds a stream to a capture that has not ended.
@@ -76,6 +81,7 @@ impl<'a> CaptureCalls<'a> {
             if c.streams.is_empty() {
                 fail!(Code::NotPermitted, "the capture has ended");
             }
+            c.streams.try_reserve(1).map_err(|_| no_host_memory())?;
             self.ground.order.capture(stream, pool)?;
             c.streams.push(stream);
         }

@@ -105,9 +105,10 @@ impl Free {
                 false => was & (USES | DIRECT) != 0,
             };
             if other.is_some() || used {
+                let waits = WaitingBlocks::of(ground).make_room(&mut h, f.id)?;
                 if h.end_life(f.desc, was, kind::WAITING) {
                     blocks.end_oversize(&h, was);
-                    let freed = WaitingBlocks::of(ground).free(h, f.id, was, other);
+                    let freed = WaitingBlocks::of(ground).free(h, f.id, was, other, waits);
                     // What is the caller's again counts at once: other blocks may have taken its place meanwhile.
                     return freed.inspect_err(|_| Accounts::of(ground).settle(heap));
                 }

@@ -1,17 +1,33 @@
 //! Uses of live blocks on streams other than their own, and the end of streams. No lock is held while a fence is made or
 //! dropped.
 
-use super::super::desc::{DIRECT, USES};
+use super::super::desc::{DIRECT, Id, USES};
 use super::super::ground::Ground;
-use super::super::heap::Use;
+use super::super::heap::{LockedHeap, Use};
 use super::super::order::Ending;
 use super::super::types::{RETIRED, UNORDERED};
-use crate::base::error::{Code, Result};
+use crate::base::error::{Code, Result, no_host_memory};
 use crate::fail;
 use std::sync::Arc;
 
 fn freed_meanwhile<T>() -> Result<T> {
     fail!(Code::UnknownPointer, "the block was freed meanwhile")
+}
+
+/// Makes room for one more use of a block, which then has a list of them, maybe an empty one.
+fn make_room(h: &mut LockedHeap<'_>, id: Id) -> Result<()> {
+    let has_room = match h.uses.get_mut(&id) {
+        Some(uses) => uses.try_reserve(1).is_ok(),
+        None => {
+            let mut uses = Vec::new();
+            let has_room = uses.try_reserve_exact(1).is_ok() && h.uses.try_reserve(1).is_ok();
+            if has_room {
+                h.uses.insert(id, uses);
+            }
+            has_room
+        }
+    };
+    if has_room { Ok(()) } else { Err(no_host_memory()) }
 }
 
 /// The use of blocks by streams; see the head of this file.
@@ -40,6 +56,7 @@ impl<'a> Uses<'a> {
         if !h.still_live(f.id, offset) || !f.desc.flag_uses() {
             return freed_meanwhile();
         }
+        make_room(&mut h, f.id)?;
         let reported = ground.order.now();
         let uses = h.uses.entry(f.id).or_default();
         let replaced = match uses.iter_mut().find(|u| u.stream.serial == stream.serial) {
@@ -85,7 +102,11 @@ impl<'a> Uses<'a> {
         if !h.still_live(f.id, offset) || !f.desc.flag_uses() {
             return freed_meanwhile();
         }
-        let uses = h.uses.entry(f.id).or_default();
+        if fence.is_some() {
+            make_room(&mut h, f.id)?;
+        }
+        let mut none = Vec::new();
+        let uses = h.uses.get_mut(&f.id).unwrap_or(&mut none);
         // This point is later in the same stream, so it covers the earlier one.
         let at = uses.iter().position(|u| u.stream.serial == used.serial);
         if at.is_some_and(|i| uses[i].said > since) {

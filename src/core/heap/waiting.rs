@@ -6,6 +6,8 @@
 
 use super::super::desc::Id;
 use super::super::order::{Fence, Waits};
+use crate::base::boxed::try_push;
+use crate::base::error::{Result, no_host_memory};
 use std::collections::VecDeque;
 
 /// A freed block and what it waits for.
@@ -23,6 +25,13 @@ pub(crate) struct Waiting {
     pub direct: bool,
 }
 
+impl Waiting {
+    /// Whether it is known to wait for nothing.
+    fn is_ready(&self) -> bool {
+        !self.unknown && self.waits.is_over() && self.exports.is_empty()
+    }
+}
+
 /// The fences of one stream, in the order in which they are passed.
 struct StreamFences {
     stream_serial: u64,
@@ -35,6 +44,8 @@ pub(crate) struct WaitingList {
     entries: Vec<Waiting>,
     /// The fences of all entries.
     streams: Vec<StreamFences>,
+    /// Some fences are not in `streams`: the host had no memory for that.
+    unwatched: bool,
     last: u64,
 }
 
@@ -52,12 +63,15 @@ impl WaitingList {
         self.entries.is_empty()
     }
 
+    /// Makes room for one more block. `false`: the host has no memory for it.
+    pub(crate) fn make_room(&mut self) -> bool {
+        self.entries.try_reserve(1).is_ok()
+    }
+
     /// Enters a freed block whose fences are not known yet. Returns its ticket.
     pub(crate) fn begin(&mut self, id: Id, exports: Vec<Fence>, direct: bool) -> u64 {
         self.last += 1;
-        for fence in &exports {
-            self.watch(fence.clone());
-        }
+        self.watch_all(&exports);
         self.entries.push(Waiting {
             id,
             ticket: self.last,
@@ -71,9 +85,7 @@ impl WaitingList {
 
     /// Sets what a block waits for, once or again.
     pub(crate) fn known(&mut self, ticket: u64, waits: Waits) {
-        for fence in waits.fences() {
-            self.watch(fence);
-        }
+        self.watch_all(waits.fences());
         if let Ok(at) = self.find(ticket) {
             let w = &mut self.entries[at];
             w.waits = waits;
@@ -93,64 +105,111 @@ impl WaitingList {
         }
     }
 
-    /// Adds a fence to those of its stream.
-    fn watch(&mut self, fence: Fence) {
-        let stream_serial = fence.stream_serial();
-        let at = self.streams.iter().position(|s| s.stream_serial == stream_serial).unwrap_or_else(|| {
-            self.streams.push(StreamFences { stream_serial, fences: VecDeque::new() });
-            self.streams.len() - 1
-        });
-        let fences = &mut self.streams[at].fences;
-        let place = fences.partition_point(|f| f.serial() <= fence.serial());
-        if place == 0 || fences[place - 1].serial() != fence.serial() {
-            fences.insert(place, fence);
+    /// Adds fences to those of their streams, as long as the host has memory for that.
+    fn watch_all(&mut self, fences: &[Fence]) {
+        for fence in fences {
+            self.unwatched |= !self.watch(fence);
         }
     }
 
-    /// The first fence of each stream that is not known to be passed: the ones to query.
+    /// Adds a fence to those of its stream. `false`: the host has no memory for that.
+    fn watch(&mut self, fence: &Fence) -> bool {
+        let stream_serial = fence.stream_serial();
+        let known = self.streams.iter().position(|s| s.stream_serial == stream_serial);
+        if known.is_none()
+            && !try_push(&mut self.streams, StreamFences { stream_serial, fences: VecDeque::new() })
+        {
+            return false;
+        }
+        let at = known.unwrap_or(self.streams.len() - 1);
+        let fences = &mut self.streams[at].fences;
+        let place = fences.partition_point(|f| f.serial() <= fence.serial());
+        if place == 0 || fences[place - 1].serial() != fence.serial() {
+            if fences.try_reserve(1).is_err() {
+                return false;
+            }
+            fences.insert(place, fence.clone());
+        }
+        true
+    }
+
+    /// Adds the fences for which the host had no memory.
+    fn watch_again(&mut self) {
+        self.unwatched = false;
+        let entries = std::mem::take(&mut self.entries);
+        for fence in entries.iter().flat_map(|w| w.waits.fences().iter().chain(&w.exports)) {
+            self.unwatched |= !fence.is_passed() && !self.watch(fence);
+        }
+        self.entries = entries;
+    }
+
+    /// The first fence of each stream that is not known to be passed: the ones to query, as many as the host has memory
+    /// for.
     pub(crate) fn fronts(&mut self) -> Vec<Fence> {
+        if self.unwatched {
+            self.watch_again();
+        }
         for s in &mut self.streams {
             while s.fences.front().is_some_and(Fence::is_passed) {
                 s.fences.pop_front();
             }
         }
         self.streams.retain(|s| !s.fences.is_empty());
-        self.streams.iter().filter_map(|s| s.fences.front().cloned()).collect()
+        let mut fronts = Vec::new();
+        for fence in self.streams.iter().filter_map(|s| s.fences.front()) {
+            try_push(&mut fronts, fence.clone());
+        }
+        fronts
     }
 
-    /// The blocks with owed fences: their tickets, and what they wait for.
+    /// The blocks with owed fences: their tickets, and what they wait for; as many as the host has memory for.
     pub(crate) fn owing(&self) -> Vec<(u64, Waits)> {
-        self.entries.iter().filter(|w| w.waits.owes()).map(|w| (w.ticket, w.waits.clone())).collect()
+        let mut owing = Vec::new();
+        for w in self.entries.iter().filter(|w| w.waits.owes()) {
+            if let Some(waits) = w.waits.try_clone() {
+                try_push(&mut owing, (w.ticket, waits));
+            }
+        }
+        owing
     }
 
     /// Takes the blocks that are known to wait for nothing. Those that are segments of their own stay on the list, marked
-    /// as unknown again, until [`finish`](Self::finish).
+    /// as unknown again, until [`finish`](Self::finish). A block stays as it is if the host has no memory to list it.
     pub(crate) fn take_ready(&mut self) -> Ready {
-        let mut segments = Vec::new();
-        let mut is_ready = |w: &mut Waiting| {
-            let over = w.waits.drop_passed(Fence::is_passed);
+        let mut ready = 0;
+        for w in &mut self.entries {
+            w.waits.drop_passed(Fence::is_passed);
             w.exports.retain(|f| !f.is_passed());
-            if !over || w.unknown || !w.exports.is_empty() {
+            ready += usize::from(w.is_ready() && !w.direct);
+        }
+        let (mut blocks, mut segments) = (Vec::new(), Vec::new());
+        let mut room = if blocks.try_reserve_exact(ready).is_ok() { ready } else { 0 };
+        let mut goes = |w: &mut Waiting| {
+            if !w.is_ready() {
                 return false;
             }
             if w.direct {
-                segments.push(w.clone());
-                w.unknown = true;
+                // It waits for nothing, so the copy has no lists.
+                w.unknown = try_push(&mut segments, w.clone());
+                return false;
             }
-            !w.direct
+            let listed = room > 0;
+            room -= usize::from(listed);
+            listed
         };
-        let blocks = self.entries.extract_if(.., |w| is_ready(w)).collect();
+        blocks.extend(self.entries.extract_if(.., |w| goes(w)));
         Ready { blocks, segments }
     }
 
-    /// What the first block that waits for streams waits for; a block without owed fences is preferred.
-    pub(crate) fn first_open(&self) -> Option<Waits> {
+    /// What the first block that waits for streams waits for; a block without owed fences is preferred. `OutOfMemory` if
+    /// the host has no memory for that.
+    pub(crate) fn first_open(&self) -> Result<Option<Waits>> {
         let open = || self.entries.iter().filter(|w| !w.unknown && !w.waits.is_over());
         let first = open().find(|w| !w.waits.owes()).or_else(|| open().next());
-        first.map(|w| w.waits.clone())
+        first.map(|w| w.waits.try_clone().ok_or_else(no_host_memory)).transpose()
     }
 
-    /// For the blocks that wait only for streams: the first fence of each stream.
+    /// For the blocks that wait only for streams: the first fence of each stream, as many as the host has memory for.
     pub(crate) fn open_fences(&self) -> Vec<Fence> {
         let mut first: Vec<Fence> = Vec::new();
         for fence in
@@ -158,8 +217,8 @@ impl WaitingList {
         {
             match first.iter_mut().find(|f| f.stream_serial() == fence.stream_serial()) {
                 Some(f) if f.serial() <= fence.serial() => {}
-                Some(f) => *f = fence,
-                None => first.push(fence),
+                Some(f) => *f = fence.clone(),
+                None => _ = try_push(&mut first, fence.clone()),
             }
         }
         first

@@ -131,11 +131,15 @@ impl Order {
         self.captured.load(Relaxed) > 0 || self.recorded_unannounced()
     }
 
-    /// Routes requests of `stream` to `pool` from now on and leaves the stream alone. `Busy`: it is captured already.
+    /// Routes requests of `stream` to `pool` from now on and leaves the stream alone. `Busy`: it is captured already;
+    /// `OutOfMemory`: the host has no memory to note it.
     pub(crate) fn capture(&self, stream: u64, pool: PoolId) -> Result<()> {
         let mut r = lock(&self.recording);
         if r.routes.contains_key(&stream) {
             fail!(Code::Busy, "stream {stream:#x} is captured already");
+        }
+        if !r.routes.make_room() {
+            return Err(no_host_memory());
         }
         r.routes.insert(stream, pool);
         self.captured.store(r.routes.len() as u32, Relaxed);

@@ -176,8 +176,9 @@ impl Order {
             many
         };
         if many {
-            let left = self.left_behind().len();
-            lock(&self.streams).looked = left;
+            if let Some(left) = self.left_behind() {
+                lock(&self.streams).looked = left.len();
+            }
         }
     }
 
@@ -212,15 +213,21 @@ impl Order {
         }
     }
 
-    /// The fences that ended streams left behind and that are not passed yet.
-    pub(super) fn left_behind(&self) -> Vec<Fence> {
-        let all = lock(&self.streams).ended.clone();
-        let open: Vec<Fence> = all.iter().filter(|f| !f.ask()).cloned().collect();
+    /// The fences that ended streams left behind and that are not passed yet. `None`: the host has no memory to list them.
+    pub(super) fn left_behind(&self) -> Option<Vec<Fence>> {
+        let (mut all, mut open) = (Vec::new(), Vec::new());
+        {
+            let s = lock(&self.streams);
+            all.try_reserve_exact(s.ended.len()).ok()?;
+            all.extend_from_slice(&s.ended);
+        }
+        open.try_reserve_exact(all.len()).ok()?;
+        open.extend(all.iter().filter(|f| !f.ask()).cloned());
         if open.len() < all.len() {
             let mut s = lock(&self.streams);
             s.ended.retain(|f| !f.is_passed());
             self.count_left(&s);
         }
-        open
+        Some(open)
     }
 }

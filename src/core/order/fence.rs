@@ -165,6 +165,11 @@ impl Fence {
         self.0.serial
     }
 
+    /// Whether it may stand for work elsewhere, which a wait for the device does not cover.
+    pub(super) fn is_foreign(&self) -> bool {
+        self.0.foreign
+    }
+
     pub(super) fn is(&self, other: &Fence) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

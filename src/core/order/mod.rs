@@ -11,7 +11,7 @@
 
 use super::backing::{Backing, Point};
 use super::types::{EVERY, PoolId, RETIRED, UNORDERED};
-use crate::base::boxed::{has_room, try_arc};
+use crate::base::boxed::{has_room, try_arc, try_push};
 use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::ordered::Map;
 use crate::base::sync::{
@@ -251,24 +251,37 @@ impl Order {
         waits.owe(stream.clone(), self.source.next());
     }
 
-    /// Adds fences for everything that is queued on the device now, also by streams that have ended.
+    /// Adds fences for everything that is queued on the device now, also by streams that have ended. What the host has no
+    /// memory for is owed, for which `waits` has room.
     pub(crate) fn add_all(&self, waits: &mut Waits) {
-        let mut ids = Vec::new();
-        self.backing().streams(&mut |id| ids.push(id));
+        let since = self.source.next();
+        if !self.try_add_all(waits) {
+            waits.owe_all(self.every.clone(), since);
+        }
+    }
+
+    /// The same; `false`: the host has no memory for all of it.
+    fn try_add_all(&self, waits: &mut Waits) -> bool {
+        let (mut ids, mut all) = (Vec::new(), true);
+        self.backing().streams(&mut |id| all &= try_push(&mut ids, id));
         for id in ids {
             let stream = self.stream_or_all(id);
             let since = self.source.next();
-            match self.fence(&stream) {
-                Ok(None) => {}
-                Ok(Some(fence)) => waits.push(fence),
+            all &= match self.fence(&stream) {
+                Ok(None) => true,
+                Ok(Some(fence)) => waits.try_push(fence),
                 // It has ended since it was listed. Its fence is among those below.
-                Err(e) if e.code() == Code::UnknownStream => self.forget_unknown(&stream),
-                Err(_) => waits.owe(stream, since),
-            }
+                Err(e) if e.code() == Code::UnknownStream => {
+                    self.forget_unknown(&stream);
+                    true
+                }
+                Err(_) => waits.try_owe(stream, since),
+            };
         }
         // Checked last: a stream that ends leaves its fence here before it disappears from the list.
-        for fence in self.left_behind() {
-            waits.push(fence);
+        match self.left_behind() {
+            Some(left) => left.into_iter().fold(all, |all, fence| waits.try_push(fence) && all),
+            None => false,
         }
     }
 
@@ -295,7 +308,7 @@ impl Order {
 
     /// Whether all work of streams that have ended is done.
     pub(crate) fn has_nothing_left(&self) -> bool {
-        self.left_behind().is_empty()
+        self.left_behind().is_some_and(|left| left.is_empty())
     }
 
     /// Makes owed fences if possible now, and queries the fences. Waits for nothing. Returns whether `waits` is over.
@@ -308,23 +321,35 @@ impl Order {
     pub(crate) fn settle_all<'w>(&self, several: impl Iterator<Item = &'w mut Waits>) {
         let mut made: Vec<(u64, Option<Option<Fence>>)> = Vec::new(); // by serial number of the stream; the inner `None`: nothing is queued
         for waits in several {
-            for owed in waits.take_owed() {
+            let mut owed = waits.take_owed();
+            owed.retain(|owed| {
                 // A wait for the device says nothing about other devices' streams.
                 if owed.since < self.source.synced() && !owed.stream.elsewhere {
-                    continue;
+                    return owed.left && self.has_foreign_left(owed.since);
                 }
                 let serial = owed.stream.serial;
-                let at = made.iter().position(|m| m.0 == serial).unwrap_or_else(|| {
-                    made.push((serial, self.fence(&owed.stream).ok()));
-                    made.len() - 1
-                });
+                let at = match made.iter().position(|m| m.0 == serial) {
+                    Some(at) => at,
+                    // Only a wait for the device says that nothing is left behind.
+                    None if owed.left || made.try_reserve(1).is_err() => return true,
+                    None => {
+                        made.push((serial, self.fence(&owed.stream).ok()));
+                        made.len() - 1
+                    }
+                };
                 match &made[at].1 {
-                    Some(None) => {}
-                    Some(Some(fence)) => waits.push(fence.clone()),
-                    None => waits.owe_again(owed),
+                    Some(None) => owed.left,
+                    Some(Some(fence)) => owed.left || !waits.try_push(fence.clone()),
+                    None => true,
                 }
-            }
+            });
+            waits.still_owe(owed);
         }
+    }
+
+    /// Whether work of other devices' streams that was noted before is not known to be over.
+    fn has_foreign_left(&self, before: u64) -> bool {
+        lock(&self.streams).ended.iter().any(|f| f.is_foreign() && f.serial() < before && !f.is_passed())
     }
 
     /// As [`hold_back`](Self::hold_back), for a stream that the current call of the program does not name. If the
@@ -383,7 +408,7 @@ impl Order {
             }
         }
         for fence in waits.fences() {
-            self.sync(&fence)?;
+            self.sync(fence)?;
         }
         waits.clear();
         Ok(())

@@ -2,6 +2,7 @@
 
 use super::fence::Fence;
 use super::stream::Stream;
+use crate::base::boxed::try_push;
 use std::sync::Arc;
 
 /// A fence that could not be made, because the stream is captured or the device refused. Made as soon as possible, it
@@ -11,6 +12,8 @@ pub(super) struct Owed {
     pub stream: Arc<Stream>,
     /// Its place in the sequence of serial numbers.
     pub since: u64,
+    /// It also stands for what is left behind on the device.
+    pub left: bool,
 }
 
 /// A set of fences, made or owed. Empty: there is nothing to wait for.
@@ -21,22 +24,57 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
+    /// Makes room for so many more fences, made or owed. `false`: the host has no memory for that.
+    pub(crate) fn make_room(&mut self, more: usize) -> bool {
+        self.fences.try_reserve_exact(more).is_ok() && self.owed.try_reserve_exact(more).is_ok()
+    }
+
+    /// A copy; `None`: the host has no memory for it.
+    pub(crate) fn try_clone(&self) -> Option<Waits> {
+        let mut copy = Waits::default();
+        copy.fences.try_reserve_exact(self.fences.len()).ok()?;
+        copy.owed.try_reserve_exact(self.owed.len()).ok()?;
+        copy.fences.extend_from_slice(&self.fences);
+        copy.owed.extend_from_slice(&self.owed);
+        Some(copy)
+    }
+
     pub(crate) fn push(&mut self, fence: Fence) {
         if !fence.is_passed() && !self.fences.iter().any(|f| f.is(&fence)) {
             self.fences.push(fence);
         }
     }
 
-    pub(super) fn owe(&mut self, stream: Arc<Stream>, since: u64) {
-        self.owed.push(Owed { stream, since });
+    /// Waits for the fence, too. `false`: the host has no memory for that.
+    pub(super) fn try_push(&mut self, fence: Fence) -> bool {
+        let has_room = self.fences.try_reserve(1).is_ok();
+        if has_room {
+            self.push(fence);
+        }
+        has_room
     }
 
-    pub(super) fn owe_again(&mut self, owed: Owed) {
-        self.owed.push(owed);
+    pub(super) fn owe(&mut self, stream: Arc<Stream>, since: u64) {
+        self.owed.push(Owed { stream, since, left: false });
+    }
+
+    /// The same; `false`: the host has no memory for that and for one more.
+    pub(super) fn try_owe(&mut self, stream: Arc<Stream>, since: u64) -> bool {
+        self.owed.try_reserve(2).is_ok() && try_push(&mut self.owed, Owed { stream, since, left: false })
+    }
+
+    /// Owes what stands for all streams together and for what is left behind.
+    pub(super) fn owe_all(&mut self, every: Arc<Stream>, since: u64) {
+        self.owed.push(Owed { stream: every, since, left: true });
     }
 
     pub(super) fn take_owed(&mut self) -> Vec<Owed> {
         std::mem::take(&mut self.owed)
+    }
+
+    /// Puts back what is still owed of what was taken.
+    pub(super) fn still_owe(&mut self, owed: Vec<Owed>) {
+        self.owed = owed;
     }
 
     /// Whether fences are still owed.
@@ -44,8 +82,8 @@ impl Waits {
         !self.owed.is_empty()
     }
 
-    pub(crate) fn fences(&self) -> Vec<Fence> {
-        self.fences.clone()
+    pub(crate) fn fences(&self) -> &[Fence] {
+        &self.fences
     }
 
     /// The serial numbers of the streams that it waits for.

@@ -1,6 +1,7 @@
 //! The live captures of a device: those that are recording, and those whose graphs may still be replayed.
 
 use super::super::types::PoolId;
+use crate::base::error::{Result, no_host_memory};
 use crate::base::ordered::Map;
 
 /// Names a capture of one device; never reused.
@@ -22,10 +23,20 @@ pub(crate) struct Captures {
 }
 
 impl Captures {
-    /// A new capture for a stream of a pool; without a stream it has ended already.
-    pub(crate) fn add(&mut self, pool: PoolId, stream: Option<u64>) -> CaptureId {
+    /// Makes room for one more capture; returns the list of its streams, with room for one. `OutOfMemory` if the host has no
+    /// memory for that.
+    pub(crate) fn make_room(&mut self) -> Result<Vec<u64>> {
+        let mut streams = Vec::new();
+        match streams.try_reserve_exact(1).is_ok() && self.alive.make_room() {
+            true => Ok(streams),
+            false => Err(no_host_memory()),
+        }
+    }
+
+    /// A new capture of a pool for streams; without a stream it has ended already. There is [room](Self::make_room).
+    pub(crate) fn add(&mut self, pool: PoolId, streams: Vec<u64>) -> CaptureId {
         self.last += 1;
-        self.alive.insert(self.last, Capture { pool, streams: stream.into_iter().collect() });
+        self.alive.insert(self.last, Capture { pool, streams });
         self.last
     }
 }

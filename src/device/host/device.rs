@@ -108,7 +108,12 @@ impl Device for HostDevice {
     /// Its name is the processor's.
     fn facts(&self) -> Facts {
         static NAME: OnceLock<String> = OnceLock::new();
-        let name = NAME.get_or_init(|| processor().unwrap_or_default()).clone();
+        let known = NAME.get_or_init(|| processor().unwrap_or_default());
+        // None where the host has no memory for it: who sets a limit does not read it.
+        let mut name = String::new();
+        if name.try_reserve_exact(known.len()).is_ok() {
+            name.push_str(known);
+        }
         Facts {
             identity: Identity { name, ..Identity::default() },
             host_access: true,

@@ -1,7 +1,8 @@
 //! A table of objects by handle. A handle is a 64-bit number that a process never issues twice, so a destroyed or
 //! foreign handle is recognised.
 
-use crate::base::error::{Code, Error, Result};
+use crate::base::boxed::try_push;
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +27,11 @@ impl<T> HandleTable<T> {
         let slot = match self.free.pop() {
             Some(slot) => slot as usize,
             None if self.entries.len() < 1 << SLOT_BITS => {
-                self.entries.push((0, None));
+                // Room for its end, too.
+                let has_room = self.free.try_reserve(self.entries.len() + 1).is_ok();
+                if !has_room || !try_push(&mut self.entries, (0, None)) {
+                    return Err(no_host_memory());
+                }
                 self.entries.len() - 1
             }
             None => return Err(Error::new(Code::OutOfMemory, "a million streams or events are alive")),

@@ -3,7 +3,8 @@
 use super::device::HostDevice;
 use super::event::Event;
 use super::stream::{Point, Work};
-use crate::base::error::{Code, Error, Result};
+use crate::base::boxed::try_arc;
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::sync::system::lock;
 use crate::device::{EventId, StreamCallback, StreamId, Streams, Timing};
 use crate::fail;
@@ -86,7 +87,8 @@ impl Streams for HostDevice {
 
     fn event_create(&self) -> Result<EventId> {
         let _pass = self.shared.enter()?;
-        lock(&self.shared.events).insert(Arc::new(Event::new(self.ordinal)))
+        let event = try_arc(Event::new(self.ordinal)).ok_or_else(no_host_memory)?;
+        lock(&self.shared.events).insert(event)
     }
 
     fn event_destroy(&self, event: EventId) -> Result<()> {

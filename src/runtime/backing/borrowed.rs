@@ -5,7 +5,7 @@
 //! refused, and destroying it is deferred, although for the caller it is gone. No lock is held while the device is
 //! called.
 
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::ordered::Map;
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::{EventId, Streams};
@@ -55,6 +55,9 @@ impl Borrowed {
             return Ok(None);
         }
         let mut s = lock(&self.state);
+        if !(s.by_event.make_room() && s.by_number.make_room()) {
+            return Err(no_host_memory());
+        }
         let known = s.by_event.get(&event).copied();
         let number = known.unwrap_or_else(|| {
             s.last += 1;
@@ -65,6 +68,11 @@ impl Borrowed {
         s.by_number.entry(number).or_insert(fresh).points += 1;
         self.count.store(s.by_event.len(), Relaxed);
         Ok(Some(number))
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Relaxed)
     }
 
     /// The event of a number; `None` if it has completed.

@@ -19,7 +19,7 @@ use crate::device::{Device, EventId, Mapping, StreamId};
 use crate::runtime::entry::reentry::InCall;
 use crate::runtime::entry::usage::{Pass, Usage};
 use crate::runtime::watch::observe::Observers;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 /// The backing of one device's memory.
@@ -36,6 +36,7 @@ pub(crate) struct DeviceBacking {
     pub(super) headroom: AtomicU64, // [B] of the device that are left to others
     pub(super) calls: Calls,
     pub(super) spare: Mutex<Vec<EventId>>, // events of ours that are not in use
+    pub(super) made: AtomicUsize,          // how many there are of ours
     pub(super) dead: Mutex<Vec<EventId>>, // events that the caller has destroyed, to be destroyed with the next call
     pub(crate) points: Points,
     pub(crate) segments: Segments,
@@ -73,6 +74,7 @@ impl DeviceBacking {
             careful: AtomicBool::new(false),
             headroom: AtomicU64::new(0),
             spare: Mutex::default(),
+            made: AtomicUsize::new(0),
             dead: Mutex::default(),
             points: Points::default(),
             segments: Segments::default(),

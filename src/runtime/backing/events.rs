@@ -7,12 +7,14 @@
 use super::calls::external;
 use super::device_backing::DeviceBacking;
 use super::points::{Query, Taken};
-use crate::base::error::{Code, Result};
+use crate::base::boxed::try_push;
+use crate::base::error::{Code, Result, no_host_memory};
 use crate::base::sync::system::lock;
 use crate::core::{EVERY, Order, Point, Points as CorePoints, Waits};
 use crate::device::{Device, EventId, StreamId};
 use crate::fail;
 use crate::runtime::entry::reentry;
+use std::sync::atomic::Ordering::Relaxed;
 
 impl DeviceBacking {
     /// A point that is passed when `waits`, of a device with that order of streams, is over.
@@ -38,16 +40,42 @@ impl DeviceBacking {
     /// Destroys the events that were released since the last call, and gives back what was refused of copies that are over.
     pub(super) fn bury(&self, device: &dyn Device) {
         self.give_back_kept(device, None);
-        let dead = std::mem::take(&mut *lock(&self.dead));
-        for e in dead {
+        // One by one: the list keeps its memory.
+        while let Some(e) = self.dead_event() {
             let _ = device.streams().event_destroy(e); // for the caller it has long been gone
         }
     }
 
-    /// An event of ours, to be recorded.
+    fn dead_event(&self) -> Option<EventId> {
+        lock(&self.dead).pop()
+    }
+
+    /// An event of ours, to be recorded. A new one has room among the spare ones, so that to give it back needs no memory.
     pub(super) fn event(&self, device: &dyn Device) -> Result<EventId> {
-        let spare = lock(&self.spare).pop();
-        spare.map_or_else(|| self.calls.of_events(|| device.streams().event_create()), Ok)
+        {
+            let mut spare = lock(&self.spare);
+            if let Some(event) = spare.pop() {
+                return Ok(event);
+            }
+            // Relaxed: changed under the lock, but for one that could not be made.
+            let made = self.made.fetch_add(1, Relaxed) + 1;
+            if spare.try_reserve(made).is_err() {
+                self.made.fetch_sub(1, Relaxed);
+                return Err(no_host_memory());
+            }
+        }
+        let create = || device.streams().event_create();
+        self.calls.of_events(create).inspect_err(|_| _ = self.made.fetch_sub(1, Relaxed))
+    }
+
+    /// A point at an event of ours, which was just recorded.
+    pub(super) fn point_at(&self, event: EventId) -> Result<Point> {
+        self.points.of_event(event).inspect_err(|_| self.give_spare(event))
+    }
+
+    /// The event is not in use any more.
+    fn give_spare(&self, event: EventId) {
+        try_push(&mut lock(&self.spare), event); // there is room, but where the device has ended, and its events with it
     }
 
     /// An event of ours, recorded after everything that is queued on `stream`; `None`: all of that is done.
@@ -84,7 +112,7 @@ impl DeviceBacking {
 
     /// Puts an event that could not be recorded back among the spare ones.
     pub(super) fn recorded(&self, event: EventId, how: Result<()>) -> Result<EventId> {
-        how.map(|()| event).inspect_err(|_| lock(&self.spare).push(event))
+        how.map(|()| event).inspect_err(|_| self.give_spare(event))
     }
 
     /// Waits for an event.
@@ -143,8 +171,8 @@ impl CorePoints for DeviceBacking {
     fn forget(&self, point: Point) {
         match self.points.take(point) {
             Taken::Nothing => {}
-            Taken::Ours(event) => lock(&self.spare).push(event),
-            Taken::Theirs(event) => lock(&self.dead).push(event),
+            Taken::Ours(event) => self.give_spare(event),
+            Taken::Theirs(event) => _ = try_push(&mut lock(&self.dead), event), // `borrow_event` has made room
         }
     }
 }

@@ -3,10 +3,11 @@
 //! Each call keeps the device from ending (`entry/usage.rs`), is noted on the thread (`entry/reentry.rs`), and is made
 //! without a lock.
 
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::sync::system::lock;
 use crate::core::{
-    Backing, BlockInfo, Completed, EVERY, GRANULE, GranuleRun, Point, PoolId, alias_one_by_one,
+    Backing, BlockInfo, Completed, EVERY, GRANULE, GranuleRun, Point, Points as CorePoints, PoolId,
+    alias_one_by_one,
 };
 use crate::device::{self, Whose};
 use crate::fail;
@@ -150,7 +151,7 @@ impl Backing for DeviceBacking {
     fn mark(&self, stream: u64) -> Result<Option<Point>> {
         let c = self.call()?;
         self.bury(c.device);
-        Ok(self.record(c.device, stream)?.map(|e| self.points.of_event(e)))
+        self.record(c.device, stream)?.map(|e| self.point_at(e)).transpose()
     }
 
     fn mark_elsewhere(&self, stream: u64, named: bool) -> Result<Option<Point>> {
@@ -160,11 +161,17 @@ impl Backing for DeviceBacking {
         let recorded =
             self.calls.of_events(|| external(c.device).and_then(|e| e.record_theirs(stream, event, named)));
         let event = self.recorded(event, recorded)?;
-        Ok(Some(self.points.of_event(event)))
+        self.point_at(event).map(Some)
     }
 
     fn borrow_event(&self, event: u64) -> Result<Option<Point>> {
-        self.points.borrow(self.call()?.device.streams(), event)
+        let borrowed = self.points.borrow(self.call()?.device.streams(), event)?;
+        // For those that the caller destroys.
+        if borrowed.is_some() && lock(&self.dead).try_reserve(self.points.borrowed.count()).is_err() {
+            borrowed.into_iter().for_each(|p| CorePoints::forget(self, p));
+            return Err(no_host_memory());
+        }
+        Ok(borrowed)
     }
 
     fn capturing(&self, stream: u64) -> bool {

@@ -5,8 +5,9 @@
 //! queried too late is not mistaken for one that is passed.
 
 use super::borrowed::Borrowed;
+use crate::base::boxed::try_push;
 use crate::base::descriptor::Descriptor;
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::sync::system::{Mutex, lock};
 use crate::core::{Order, Point, Waits};
 use crate::device::{EventId, Streams};
@@ -116,38 +117,67 @@ fn has_hung_up(fd: &Descriptor) -> bool {
     n == 1 && ask.revents & libc::POLLHUP != 0
 }
 
-impl Points {
-    fn add(&self, what: What) -> Point {
-        let mut t = lock(&self.table);
-        let at = t.free.pop().unwrap_or_else(|| {
-            t.places.push(Entry { generation: 0, what: What::Nothing });
-            t.places.len() as u32 - 1
-        });
-        let place = &mut t.places[at as usize];
+impl Table {
+    /// A place that is free. A new one has room among the free ones, so that to give it back needs no memory.
+    fn place(&mut self) -> Option<u32> {
+        if let Some(at) = self.free.pop() {
+            return Some(at);
+        }
+        let at = self.places.len();
+        self.free.try_reserve(at + 1).ok()?;
+        try_push(&mut self.places, Entry { generation: 0, what: What::Nothing }).then_some(at as u32)
+    }
+
+    /// A point at a place that is free.
+    fn enter(&mut self, at: u32, what: What) -> Point {
+        let place = &mut self.places[at as usize];
         place.generation = place.generation.wrapping_add(1);
         place.what = what;
         u64::from(place.generation) << 32 | u64::from(at)
     }
+}
+
+impl Points {
+    fn add(&self, what: What) -> Result<Point> {
+        let mut t = lock(&self.table);
+        let Some(at) = t.place() else {
+            drop(t);
+            if let What::Borrowed(number) = what {
+                self.borrowed.forget(number);
+            }
+            return Err(no_host_memory());
+        };
+        Ok(t.enter(at, what))
+    }
 
     /// A point at an event of ours, which was just recorded.
-    pub(super) fn of_event(&self, event: EventId) -> Point {
+    pub(super) fn of_event(&self, event: EventId) -> Result<Point> {
         self.add(What::Event(event))
     }
 
     /// A point at an event of the caller; `None`: it has completed.
     pub(super) fn borrow(&self, streams: &dyn Streams, event: EventId) -> Result<Option<Point>> {
-        Ok(self.borrowed.borrow(streams, event)?.map(|number| self.add(What::Borrowed(number))))
+        self.borrowed.borrow(streams, event)?.map(|number| self.add(What::Borrowed(number))).transpose()
     }
 
     /// A new ticket: its point, and the end of the pipe that the users of the block keep open.
     pub(crate) fn issue_ticket(&self) -> Result<(Point, OwnedFd)> {
         let (read, write) = pipe()?;
-        Ok((self.add(What::Ticket(read)), write))
+        Ok((self.add(What::Ticket(read))?, write))
     }
 
     /// A point that is passed when `waits`, of a device with that order of streams, is over.
     pub(super) fn visit(&self, order: &'static Order, waits: Waits) -> Point {
-        self.add(What::Visit(Arc::new(Visit { order, waits: Mutex::new(waits) })))
+        let visit = What::Visit(Arc::new(Visit { order, waits: Mutex::new(waits) }));
+        let mut t = lock(&self.table);
+        // The work is there already, and must not be forgotten.
+        let at = t.place().unwrap_or_else(|| {
+            let at = t.places.len();
+            t.free.reserve(at + 1);
+            t.places.push(Entry { generation: 0, what: What::Nothing });
+            at as u32
+        });
+        t.enter(at, visit)
     }
 
     /// What must be asked to learn about a point.
@@ -220,11 +250,11 @@ mod tests {
     fn a_point_that_was_given_back_leads_nowhere() {
         let t = Points::default();
         for event in [0x71C7 << 48, 0xCA11 << 48, u64::MAX, 1] {
-            let point = t.of_event(event);
+            let point = t.of_event(event).unwrap();
             assert!(matches!(t.get(point), Ok(Query::Event(e)) if e == event), "{event:#x}");
             assert_eq!(t.take(point), Taken::Ours(event));
             assert_eq!(t.take(point), Taken::Nothing, "it is given back once");
-            let other = t.of_event(7);
+            let other = t.of_event(7).unwrap();
             assert!(t.get(point).is_err(), "its place is another's now");
             assert_eq!(t.take(point), Taken::Nothing, "nor is that one given back");
             assert_eq!(t.take(other), Taken::Ours(7));

@@ -1,6 +1,7 @@
 //! What lies at an address, on whichever device: for calls that name only a pointer.
 
-use crate::base::error::{Code, Error, Result};
+use crate::base::boxed::try_push;
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::core::BlockInfo;
 use crate::device::StreamId;
 use crate::fail;
@@ -52,7 +53,9 @@ pub fn holders(addr: u64) -> Result<Vec<BlockOnDevice>> {
     for d in table::open_devices() {
         match d.memory().block(addr) {
             Ok(b) => {
-                all.push((d.clone(), b));
+                if !try_push(&mut all, (d.clone(), b)) {
+                    return Err(no_host_memory());
+                }
                 if !table::own_addresses() {
                     break;
                 }
