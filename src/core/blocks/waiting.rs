@@ -31,7 +31,7 @@ struct Returned {
     any: bool,
     /// Whether the device took back the caller's own block.
     own: Result<()>,
-    /// Whether the device took back the others.
+    /// Whether the device took back the others, and all could be listed.
     others: Result<()>,
 }
 
@@ -196,7 +196,7 @@ impl<'a> WaitingBlocks<'a> {
                 ground.waiting_heaps().remove(&heap.index);
                 return false;
             }
-            (h.waiting.fronts(), h.waiting.owing())
+            (h.waiting.fronts(), h.waiting.owing().unwrap_or_default())
         };
         ground.order.settle_all(owing.iter_mut().map(|o| &mut o.1));
         if !owing.is_empty() {
@@ -235,8 +235,12 @@ impl<'a> WaitingBlocks<'a> {
             gained(ready.blocks.iter().map(|w| self.make_reusable(&mut h, w)).sum());
             ready
         };
-        let Ready { blocks, segments } = &ready;
-        let mut back = Returned { any: !blocks.is_empty(), own: Ok(()), others: Ok(()) };
+        let Ready { blocks, segments, more } = &ready;
+        let mut back = Returned {
+            any: !blocks.is_empty(),
+            own: Ok(()),
+            others: if *more { Err(no_host_memory()) } else { Ok(()) },
+        };
         for w in segments {
             match self.release_direct(heap, w) {
                 Err(e) if Some(w.ticket) == own => back.own = Err(e),

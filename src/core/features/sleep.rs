@@ -131,7 +131,7 @@ impl<'a> SleepCalls<'a> {
                     None => uses.push(u.stream.clone()),
                 }
             }
-            h.waiting.owing().into_iter().for_each(|owed| waits.append(owed.1));
+            h.waiting.owing()?.into_iter().for_each(|owed| waits.append(owed.1));
         }
         uses.iter().for_each(|s| order.add(s, &mut waits));
         order.add_all(&mut waits);

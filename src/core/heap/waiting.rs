@@ -56,6 +56,8 @@ pub(crate) struct Ready {
     pub blocks: Vec<Waiting>,
     /// Those that are segments of their own and go back to the device first.
     pub segments: Vec<Waiting>,
+    /// There are more, which the host had no memory to list.
+    pub more: bool,
 }
 
 impl WaitingList {
@@ -162,27 +164,34 @@ impl WaitingList {
         fronts
     }
 
-    /// The blocks with owed fences: their tickets, and what they wait for; as many as the host has memory for.
-    pub(crate) fn owing(&self) -> Vec<(u64, Waits)> {
+    /// The blocks with owed fences: their tickets, and what they wait for. `OutOfMemory` if the host has no memory for the
+    /// list.
+    pub(crate) fn owing(&self) -> Result<Vec<(u64, Waits)>> {
         let mut owing = Vec::new();
         for w in self.entries.iter().filter(|w| w.waits.owes()) {
-            if let Some(waits) = w.waits.try_clone() {
-                try_push(&mut owing, (w.ticket, waits));
+            let waits = w.waits.try_clone().ok_or_else(no_host_memory)?;
+            if !try_push(&mut owing, (w.ticket, waits)) {
+                return Err(no_host_memory());
             }
         }
-        owing
+        Ok(owing)
     }
 
     /// Takes the blocks that are known to wait for nothing. Those that are segments of their own stay on the list, marked
     /// as unknown again, until [`finish`](Self::finish). A block stays as it is if the host has no memory to list it.
     pub(crate) fn take_ready(&mut self) -> Ready {
-        let mut ready = 0;
+        let (mut ready, mut any) = (0, false);
         for w in &mut self.entries {
             w.waits.drop_passed(Fence::is_passed);
             w.exports.retain(|f| !f.is_passed());
+            any |= w.is_ready();
             ready += usize::from(w.is_ready() && !w.direct);
         }
+        if !any {
+            return Ready::default();
+        }
         let (mut blocks, mut segments) = (Vec::new(), Vec::new());
+        let mut more = false;
         let mut room = if blocks.try_reserve_exact(ready).is_ok() { ready } else { 0 };
         let mut goes = |w: &mut Waiting| {
             if !w.is_ready() {
@@ -191,14 +200,16 @@ impl WaitingList {
             if w.direct {
                 // It waits for nothing, so the copy has no lists.
                 w.unknown = try_push(&mut segments, w.clone());
+                more |= !w.unknown;
                 return false;
             }
             let listed = room > 0;
             room -= usize::from(listed);
+            more |= !listed;
             listed
         };
         blocks.extend(self.entries.extract_if(.., |w| goes(w)));
-        Ready { blocks, segments }
+        Ready { blocks, segments, more }
     }
 
     /// What the first block that waits for streams waits for; a block without owed fences is preferred. `OutOfMemory` if

@@ -285,6 +285,12 @@ impl Order {
         }
     }
 
+    /// Fences for everything that is queued on the device now; `None` if one would be owed.
+    fn all_fences(&self) -> Option<Waits> {
+        let mut all = Waits::default();
+        (self.try_add_all(&mut all) && !all.owes()).then_some(all)
+    }
+
     /// Whether nothing is queued on the device for which [`add_all`](Self::add_all) would make a fence. `false` also if
     /// finding out would cost a call of the device.
     pub(crate) fn is_idle(&self) -> bool {
@@ -320,26 +326,31 @@ impl Order {
     /// Makes the owed fences of all of `several` if possible now: one fence for each stream.
     pub(crate) fn settle_all<'w>(&self, several: impl Iterator<Item = &'w mut Waits>) {
         let mut made: Vec<(u64, Option<Option<Fence>>)> = Vec::new(); // by serial number of the stream; the inner `None`: nothing is queued
+        let mut all: Option<Option<Waits>> = None; // what all streams together have now; the inner `None`: it cannot be listed
         for waits in several {
             let mut owed = waits.take_owed();
             owed.retain(|owed| {
                 // A wait for the device says nothing about other devices' streams.
-                if owed.since < self.source.synced() && !owed.stream.elsewhere {
-                    return owed.left && self.has_foreign_left(owed.since);
+                let synced = owed.since < self.source.synced() && !owed.stream.elsewhere;
+                if synced && !(owed.left && self.has_foreign_left(owed.since)) {
+                    return false;
+                }
+                if owed.left {
+                    let all = all.get_or_insert_with(|| self.all_fences());
+                    return !all.as_ref().is_some_and(|all| waits.try_append(all));
                 }
                 let serial = owed.stream.serial;
                 let at = match made.iter().position(|m| m.0 == serial) {
                     Some(at) => at,
-                    // Only a wait for the device says that nothing is left behind.
-                    None if owed.left || made.try_reserve(1).is_err() => return true,
+                    None if made.try_reserve(1).is_err() => return true,
                     None => {
                         made.push((serial, self.fence(&owed.stream).ok()));
                         made.len() - 1
                     }
                 };
                 match &made[at].1 {
-                    Some(None) => owed.left,
-                    Some(Some(fence)) => owed.left || !waits.try_push(fence.clone()),
+                    Some(None) => false,
+                    Some(Some(fence)) => !waits.try_push(fence.clone()),
                     None => true,
                 }
             });

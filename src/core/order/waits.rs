@@ -54,6 +54,15 @@ impl Waits {
         has_room
     }
 
+    /// Also waits for the fences of `other`, which owes none. `false`: the host has no memory for that.
+    pub(super) fn try_append(&mut self, other: &Waits) -> bool {
+        let has_room = self.fences.try_reserve(other.fences.len()).is_ok();
+        if has_room {
+            other.fences.iter().for_each(|f| self.push(f.clone()));
+        }
+        has_room
+    }
+
     pub(super) fn owe(&mut self, stream: Arc<Stream>, since: u64) {
         self.owed.push(Owed { stream, since, left: false });
     }
