@@ -1076,7 +1076,7 @@ C_Status millpond_pool_alloc_unordered(millpond_pool *pool,
  *
  * Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; UNKNOWN_STREAM;
  * INVALID_ARGUMENT; NOT_INITIALIZED; for a stream that is not the block's, NOT_PERMITTED and DEVICE as
- * `millpond_record_stream`. After an error nothing was freed.
+ * `millpond_record_stream`; OUT_OF_MEMORY as `millpond_free`. After an error nothing was freed.
  */
 C_Status millpond_pool_free(millpond_pool *pool, void *ptr, C_Stream stream);
 
@@ -1243,7 +1243,7 @@ C_Status millpond_scope_end(millpond_pool *pool);
  *
  * Errors: BUSY when the stream is captured already; UNKNOWN_STREAM; INVALID_ARGUMENT for the default pool, and
  * for the default stream (NULL), which cannot be captured; UNSUPPORTED if the device is not pooled, and for a
- * stream that differs on each thread; NOT_INITIALIZED.
+ * stream that differs on each thread; OUT_OF_MEMORY if the host has no memory to note it; NOT_INITIALIZED.
  */
 MILLPOND_NODISCARD
 C_Status millpond_capture_begin(millpond_pool *pool,
@@ -1417,7 +1417,8 @@ C_Status millpond_alloc(millpond_device *device,
  * `millpond_device_free` frees the one that is meant.
  *
  * Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; INVALID_ARGUMENT, with the names of the
- * devices, if several have a block there; NOT_INITIALIZED if no device is open. After an error nothing was freed.
+ * devices, if several have a block there; OUT_OF_MEMORY if the block must wait for a stream and the host has no memory
+ * to note that; NOT_INITIALIZED if no device is open. After an error nothing was freed.
  */
 C_Status millpond_free(void *ptr);
 
@@ -1482,7 +1483,7 @@ C_Status millpond_get_usable_size(const void *ptr,
  *
  * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL, and if the stream, too, may belong to several
  * devices; NOT_INITIALIZED; NOT_PERMITTED in a stream callback, for a stream that was created elsewhere and not used
- * before; DEVICE. After an error nothing was recorded.
+ * before; DEVICE; OUT_OF_MEMORY if the host has no memory to note it. After an error nothing was recorded.
  */
 C_Status millpond_record_stream(void *ptr,
                                 C_Stream stream);
@@ -1495,8 +1496,8 @@ C_Status millpond_record_stream(void *ptr,
  * a block of `stream` itself, and on one of `millpond_alloc`, which waits for all streams of its device. While
  * `stream` is captured, the use ends with the capture.
  *
- * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED; DEVICE. After an error
- * the block waits for what it waited for before.
+ * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED; DEVICE; OUT_OF_MEMORY if the host
+ * has no memory to note it. After an error the block waits for what it waited for before.
  */
 C_Status millpond_record_end(void *ptr,
                              C_Stream stream);
@@ -2569,7 +2570,7 @@ typedef struct millpond_stream_stats {
  * are taken; requests that need new memory from the device or from other streams wait until it is read
  * (docs/seeing.md).
  *
- * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED; OUT_OF_MEMORY if the host has no memory for the lists.
  */
 C_Status millpond_device_get_memory_stats(const millpond_device *device,
                                           struct millpond_memory_stats *inout_stats);
@@ -2577,7 +2578,7 @@ C_Status millpond_device_get_memory_stats(const millpond_device *device,
 /**
  * The statistics of the pool, as `millpond_device_get_memory_stats`.
  *
- * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED; OUT_OF_MEMORY if the host has no memory for the lists.
  */
 C_Status millpond_pool_get_memory_stats(const millpond_pool *pool, struct millpond_memory_stats *inout_stats);
 
@@ -3225,7 +3226,7 @@ C_Status millpond_stream_add_callback(millpond_device *device,
  * device: calls that name another device do not know it (UNKNOWN_EVENT) and do not change it, except
  * `millpond_stream_wait_event`, which does know it.
  *
- * Errors: SYSTEM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ * Errors: OUT_OF_MEMORY; SYSTEM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
 MILLPOND_NODISCARD
 C_Status millpond_event_create(millpond_device *device,

@@ -255,7 +255,7 @@ fn name_at(all: &Names, index: usize) -> *const c_char {
 /// are taken; requests that need new memory from the device or from other streams wait until it is read
 /// (docs/seeing.md).
 ///
-/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED; OUT_OF_MEMORY if the host has no memory for the lists.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_get_memory_stats(
     device: *const millpond_device,
@@ -271,7 +271,7 @@ pub unsafe extern "C" fn millpond_device_get_memory_stats(
 
 /// The statistics of the pool, as `millpond_device_get_memory_stats`.
 ///
-/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED; OUT_OF_MEMORY if the host has no memory for the lists.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_get_memory_stats(
     pool: *const millpond_pool,

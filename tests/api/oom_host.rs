@@ -242,7 +242,11 @@ fn frees_that_wait(mapping: bool) {
     let (bytes, count) = (64 << 10, 700);
     let mut blocks = vec![null_mut(); count];
     for (n, block) in blocks.iter_mut().enumerate() {
-        ok(unsafe { millpond_pool_alloc(w.pools[n % 2], bytes, w.streams[n / 2 % 2], block) });
+        ok(match n % 10 {
+            // The free of one without a stream waits for all of them.
+            0 | 1 => unsafe { millpond_alloc(w.device, bytes, block) },
+            _ => unsafe { millpond_pool_alloc(w.pools[n % 2], bytes, w.streams[n / 2 % 2], block) },
+        });
     }
     let now = || stats_of(w.device).allocated_bytes.current;
     let (all, mut refused) = (now(), 0);
@@ -256,6 +260,7 @@ fn frees_that_wait(mapping: bool) {
         }
         assert_eq!(now(), all - (bytes * n) as u64);
         refused += with_little(|| match n % 4 {
+            _ if n % 10 < 2 => unsafe { millpond_free(block) },
             0 | 1 => unsafe { millpond_free(block) },
             _ => unsafe { millpond_pool_free(pool, block, other) },
         });
@@ -283,7 +288,7 @@ fn a_free_that_waits_may_find_the_host_without_memory() {
 }
 
 #[test]
-fn captures_and_limits_may_find_the_host_without_memory() {
+fn captures_limits_and_statistics_may_find_the_host_without_memory() {
     apart_for(120, || {
         let (w, kept) = full(true);
         kept.into_iter().for_each(|p| ok(unsafe { millpond_free(p) }));
@@ -296,6 +301,10 @@ fn captures_and_limits_may_find_the_host_without_memory() {
             captures.push(capture);
         }
         without_any(|| ok(unsafe { millpond_device_set_limit(w.device, 100 << 20) }));
+        let mut stats: Box<millpond_memory_stats> = Box::new(unsafe { std::mem::zeroed() });
+        stats.struct_size = size_of::<millpond_memory_stats>();
+        assert!(with_little(|| unsafe { millpond_device_get_memory_stats(w.device, &mut *stats) }) > 0);
+        assert_eq!(stats.limit_bytes, 100 << 20);
         captures.into_iter().for_each(|c| ok(unsafe { millpond_capture_release(c) }));
         ok(millpond_finalize());
     });

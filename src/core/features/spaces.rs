@@ -13,6 +13,7 @@ use super::super::shape::Tier;
 use super::super::state::growth::ties::Piece;
 use super::super::types::{NO_POOL, PoolId};
 use super::super::units::{Extent, GRANULE, GranuleRun, LARGE_UNITS_SHIFT};
+use crate::base::boxed::try_push;
 use crate::base::error::{Code, Error, Result};
 
 /// So many pieces are looked up while growth is locked.
@@ -51,10 +52,15 @@ pub(super) fn heap_spaces(ground: &Ground, idle: bool) -> Result<Vec<HeapSpace>>
             // An empty chunk that is kept cannot go either.
             space.small += std::mem::take(&mut space.whole);
         }
-        all.push(HeapSpace { heap: heap.index, pool, pinned, space, idle: Vec::new() });
+        let entry = HeapSpace { heap: heap.index, pool, pinned, space, idle: Vec::new() };
+        if !try_push(&mut all, entry) {
+            return Err(no_host_memory());
+        }
     }
     let mut places: Places = Vec::new();
     for (n, h) in all.iter().enumerate() {
+        let more = (h.heap as usize + 1).saturating_sub(places.len());
+        places.try_reserve(more).map_err(|_| no_host_memory())?;
         places.resize(h.heap as usize, None);
         places.push(Some(n));
     }
@@ -135,7 +141,7 @@ fn no_host_memory() -> Error {
 fn free_pieces(ground: &Ground, places: &Places) -> Result<Vec<(usize, Extent)>> {
     let maps = &ground.maps;
     let place = |heap: u32| places.get(heap as usize).copied().flatten();
-    let runs = ground.growing().room.occupied(ground.memory_granules());
+    let runs = ground.growing().room.try_occupied(ground.memory_granules()).ok_or_else(no_host_memory)?;
     let mut free: Vec<(usize, Extent)> = Vec::new();
     for run in runs {
         let mut unit = 0;

@@ -20,6 +20,11 @@ impl Flow {
     pub fn values(&self) -> [(&'static str, u64); 4] {
         [("current", self.current), ("peak", self.peak), ("allocated", self.allocated), ("freed", self.freed)]
     }
+
+    fn take_away(&mut self, before: &Flow) {
+        self.allocated = self.allocated.saturating_sub(before.allocated);
+        self.freed = self.freed.saturating_sub(before.freed);
+    }
 }
 
 impl From<Counter> for Flow {
@@ -50,8 +55,10 @@ impl Split {
         [("all", &self.all), ("large_pool", &self.large_pool), ("small_pool", &self.small_pool)]
     }
 
-    fn flows_mut(&mut self) -> [&mut Flow; 3] {
-        [&mut self.all, &mut self.large_pool, &mut self.small_pool]
+    fn take_away(&mut self, before: &Split) {
+        self.all.take_away(&before.all);
+        self.large_pool.take_away(&before.large_pool);
+        self.small_pool.take_away(&before.small_pool);
     }
 }
 
@@ -82,10 +89,10 @@ macro_rules! memory_stats {
                 vec![$((stringify!($w), self.$w)),+]
             }
 
-            fn flows_mut(&mut self) -> Vec<&mut Flow> {
-                let mut all = vec![$(&mut self.$f),+];
-                $(all.extend(self.$s.flows_mut());)+
-                all
+            /// Takes away what was accumulated of quantities before.
+            fn take_away(&mut self, before: &MemoryStats) {
+                $(self.$f.take_away(&before.$f);)+
+                $(self.$s.take_away(&before.$s);)+
             }
         }
     };
@@ -163,10 +170,7 @@ impl MemoryStats {
     /// Takes away what was accumulated before: what these statistics were when that was reset.
     pub fn since(mut self, before: &MemoryStats) -> MemoryStats {
         let mut then = *before;
-        for (now, then) in self.flows_mut().into_iter().zip(then.flows_mut()) {
-            now.allocated = now.allocated.saturating_sub(then.allocated);
-            now.freed = now.freed.saturating_sub(then.freed);
-        }
+        self.take_away(before);
         for (now, then) in self.events_mut().into_iter().zip(then.events_mut()) {
             *now = now.saturating_sub(*then);
         }

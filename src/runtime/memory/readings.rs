@@ -1,5 +1,7 @@
 //! What the statistics in full remember from one reading to the next.
 
+use crate::base::boxed::has_room;
+use crate::base::error::{Result, no_host_memory};
 use crate::base::sync::system::{Mutex, lock};
 use crate::core::{Flow, MemoryStats, PoolId, Split};
 use std::collections::BTreeMap;
@@ -7,6 +9,9 @@ use std::collections::BTreeMap;
 /// See the head of this file; of the device (`None`) and of pools.
 #[derive(Default)]
 pub(super) struct Readings(Mutex<BTreeMap<Option<PoolId>, Seen>>);
+
+/// \[B\] the most that one more entry needs: a node on each level of the tree, of which there are no more for so many pools.
+const NODES: usize = 6 * 12 * size_of::<(Option<PoolId>, Seen)>();
 
 #[derive(Default)]
 struct Seen {
@@ -41,14 +46,17 @@ fn restart(seen: &mut Split) {
 
 impl Readings {
     /// Enters what was just read; the answer is what the caller is told.
-    pub(super) fn enter(&self, pool: Option<PoolId>, mut m: MemoryStats) -> MemoryStats {
+    pub(super) fn enter(&self, pool: Option<PoolId>, mut m: MemoryStats) -> Result<MemoryStats> {
         let mut all = lock(&self.0);
+        if !all.contains_key(&pool) && !has_room(NODES) {
+            return Err(no_host_memory());
+        }
         let seen = all.entry(pool).or_default();
         follow(&mut seen.inactive, &m.inactive_split);
         follow(&mut seen.inactive_bytes, &m.inactive_split_bytes);
         m.inactive_split = seen.inactive;
         m.inactive_split_bytes = seen.inactive_bytes;
-        m.since(&seen.before)
+        Ok(m.since(&seen.before))
     }
 
     pub(super) fn reset_accumulated(&self, pool: Option<PoolId>, mut m: MemoryStats) {

@@ -48,7 +48,7 @@ impl Memory {
 impl MemoryStatistics<'_> {
     /// The statistics in full, of the device or of one of its pools. The device is asked how much it has.
     pub fn full(&self, pool: Option<PoolId>) -> Result<MemoryStats> {
-        Ok(self.0.readings.enter(pool, self.read(pool)?))
+        self.0.readings.enter(pool, self.read(pool)?)
     }
 
     fn read(&self, pool: Option<PoolId>) -> Result<MemoryStats> {

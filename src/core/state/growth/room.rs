@@ -73,7 +73,18 @@ impl Room {
 
     /// The runs of numbers below `end` that have memory.
     pub(crate) fn occupied(&self, end: u32) -> Vec<GranuleRun> {
-        let (mut at, mut runs) = (0, Vec::new());
+        self.occupied_in(Vec::with_capacity(self.runs.len() + 1), end)
+    }
+
+    /// The same; `None`: the host has no memory for the list.
+    pub(crate) fn try_occupied(&self, end: u32) -> Option<Vec<GranuleRun>> {
+        let mut runs = Vec::new();
+        runs.try_reserve_exact(self.runs.len() + 1).ok()?;
+        Some(self.occupied_in(runs, end))
+    }
+
+    fn occupied_in(&self, mut runs: Vec<GranuleRun>, end: u32) -> Vec<GranuleRun> {
+        let mut at = 0;
         for (&first, &count) in &self.runs {
             if first > at {
                 runs.push(GranuleRun::new(at, first - at));
