@@ -4,17 +4,26 @@
 //!
 //! Only addresses are kept here, and no device is called: `memory/requests.rs` frees the blocks.
 
+use crate::base::boxed::try_push;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, lock};
 use crate::runtime::entry::reentry;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The addresses of blocks that are still to be freed.
-#[derive(Default)]
 pub(crate) struct DeferredFrees {
     /// Whether there may be any. Relaxed: a thread that misses one leaves it to the next call.
     any: AtomicBool,
     blocks: Mutex<Vec<u64>>,
+}
+
+/// So many frees may be deferred without memory of the host for it.
+const ROOM: usize = 256;
+
+impl Default for DeferredFrees {
+    fn default() -> Self {
+        DeferredFrees { any: AtomicBool::new(false), blocks: Mutex::new(Vec::with_capacity(ROOM)) }
+    }
 }
 
 /// Whether a free that failed with this error may succeed later.
@@ -31,13 +40,23 @@ impl DeferredFrees {
         // In a segment callback memory is about to change, so no other memory may change.
         let done = reentry::check_segment_callback().and_then(|()| free(addr));
         if done.is_err_and(|e| may_pass(&e)) {
-            self.put(&[addr]);
+            // Where there is no memory to note more of them, the block stays live.
+            try_push(&mut lock(&self.blocks), addr);
+            self.any.store(true, Relaxed);
         }
     }
 
-    fn put(&self, blocks: &[u64]) {
+    /// Puts back what could not be freed, in the list that it was taken out with.
+    fn put_back(&self, mut left: Vec<u64>) {
+        let mut blocks = lock(&self.blocks);
+        if left.try_reserve(blocks.len()).is_ok() {
+            left.append(&mut blocks);
+        }
+        std::mem::swap(&mut *blocks, &mut left);
+        for addr in left {
+            try_push(&mut blocks, addr);
+        }
         if !blocks.is_empty() {
-            lock(&self.blocks).extend(blocks);
             self.any.store(true, Relaxed);
         }
     }
@@ -55,15 +74,15 @@ impl DeferredFrees {
             return !self.any();
         }
         // Taken out first: a free may call this again.
-        let all = {
+        let mut all = {
             let mut blocks = lock(&self.blocks);
             self.any.store(false, Relaxed);
             std::mem::take(&mut *blocks)
         };
-        let left: Vec<u64> =
-            all.into_iter().filter(|&addr| free(addr).is_err_and(|e| may_pass(&e))).collect();
-        self.put(&left);
-        left.is_empty()
+        all.retain(|&addr| free(addr).is_err_and(|e| may_pass(&e)));
+        let none_left = all.is_empty();
+        self.put_back(all);
+        none_left
     }
 }
 
