@@ -175,10 +175,8 @@ impl Order {
             }
             many
         };
-        if many {
-            if let Some(left) = self.left_behind() {
-                lock(&self.streams).looked = left.len();
-            }
+        if many && let Some(left) = self.left_behind() {
+            lock(&self.streams).looked = left.len();
         }
     }
 

@@ -163,13 +163,13 @@ impl Unpooled {
         }
         for fence in freed.waits.fences() {
             let held = match named {
-                true => self.order.hold_back(home, &fence),
-                false => self.order.hold_back_later(home, &fence),
+                true => self.order.hold_back(home, fence),
+                false => self.order.hold_back_later(home, fence),
             };
             match held {
                 Ok(true) => {}
                 // This also covers a stream that its creator has destroyed without notice.
-                _ => self.order.sync(&fence)?,
+                _ => self.order.sync(fence)?,
             }
         }
         // Another thread may tell of the stream's end, and its creator destroy it then.
