@@ -328,6 +328,8 @@ pub(crate) fn wait_for(world: &mut Guard, stream: u64, seq: u64) {
     while !has_run(world, stream, seq) {
         if !run_one(world, false) {
             world.wait(Condition::Done, None);
+        } else if world.executors.idle == 0 && needs_a_thread(world) {
+            kick(world); // that may have taken so long that the threads have gone
         }
     }
     // What takes no time has run, too.

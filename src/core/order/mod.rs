@@ -156,8 +156,9 @@ impl Order {
             true => self.backing().lasts_elsewhere(stream.id),
             false => self.backing().lasts(stream.id),
         };
-        // For the point, its event, the fence, and the tables of all these.
-        if !has_room(FENCE_BYTES) {
+        // For the point, its event, the fence, and the tables of all these. While nothing is queued there will be none, and a
+        // warm program is to leave the heap alone.
+        if !self.backing().idle() && !has_room(FENCE_BYTES) {
             return Err(no_host_memory());
         }
         let alive = named || lasts();
