@@ -282,6 +282,13 @@ fn complete_fast<C: Caller, A>(
     complete_by(caller, block, answer, heap, name)
 }
 
+/// The address of a block with which a ceiling of the heap was reached, if its classes can settle that among themselves.
+/// Out of line: there is one for all callers.
+#[inline(never)]
+fn exchange(number: u64, stream: StreamId, heap: &'static Heap, offset: u64) -> Option<u64> {
+    fast_paths::enter([number, stream])?.exchange(heap, offset)
+}
+
 /// The same on the fast path under this name.
 #[inline(always)]
 fn complete_by<C: Caller, A>(
@@ -295,7 +302,7 @@ fn complete_by<C: Caller, A>(
         Reused::Block(offset) => (offset, None),
         Reused::Full(offset) => {
             // In most programs one class takes the place of another then.
-            if let Some(addr) = fast_paths::enter(name).and_then(|entered| entered.exchange(heap, offset)) {
+            if let Some(addr) = exchange(name[0], name[1], heap, offset) {
                 return answer(Ok(addr));
             }
             (offset, Some(heap))
