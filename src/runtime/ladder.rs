@@ -282,14 +282,7 @@ fn complete_fast<C: Caller, A>(
     complete_by(caller, block, answer, heap, name)
 }
 
-/// The address of a block with which a ceiling of the heap was reached, if its classes can settle that among themselves.
-/// Out of line: there is one for all callers.
-#[inline(never)]
-fn exchange(number: u64, stream: StreamId, heap: &'static Heap, offset: u64) -> Option<u64> {
-    fast_paths::enter([number, stream])?.exchange(heap, offset)
-}
-
-/// The same on the fast path under this name.
+/// Completes a first step on the fast path under this name.
 #[inline(always)]
 fn complete_by<C: Caller, A>(
     caller: C,
@@ -313,6 +306,13 @@ fn complete_by<C: Caller, A>(
         // Not so, since the heap has a fast path.
         None => answer(caller.guard(|| Err(Error::new(Code::Internal, "a heap has no device")))),
     }
+}
+
+/// The address of a block with which a ceiling of the heap was reached, if its classes can settle that among themselves.
+/// Out of line: there is one for all callers.
+#[inline(never)]
+fn exchange(number: u64, stream: StreamId, heap: &'static Heap, offset: u64) -> Option<u64> {
+    fast_paths::enter([number, stream])?.exchange(heap, offset)
 }
 
 /// Completes a first step that has given a block, but not its address, or that asks for the accounts to be settled.

@@ -14,7 +14,7 @@ use super::super::state::growth::ties::Piece;
 use super::super::types::{NO_POOL, PoolId};
 use super::super::units::{Extent, GRANULE, GranuleRun, LARGE_UNITS_SHIFT};
 use crate::base::boxed::try_push;
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Result, no_host_memory};
 
 /// So many pieces are looked up while growth is locked.
 const AT_A_TIME: usize = 128;
@@ -131,10 +131,6 @@ fn shared_wholes(ground: &Ground, all: &[HeapSpace], pieces: &[(usize, Extent)])
         }
     }
     Ok(free)
-}
-
-fn no_host_memory() -> Error {
-    Error::new(Code::OutOfMemory, "no host memory for the list of free memory")
 }
 
 /// The free pieces of the large tier: whose they are, by `places`, and where; what is side by side is one.

@@ -17,6 +17,7 @@ use super::limits::{self, NO_ROOM, TOO_MANY_BLOCKS, is_limit, is_table};
 use super::request::Request;
 use super::trials::Trials;
 use super::trim::Trim;
+use crate::base::boxed::has_room;
 use crate::base::error::{Code, Error, Result};
 use crate::fail;
 use std::ops::DerefMut;
@@ -329,7 +330,7 @@ impl<'a> Serving<'a> {
 /// request fails, as it may do for want of the device's memory.
 pub(super) fn has_host_room(ground: &Ground) -> bool {
     let blocks = 2 * Accounts::of(ground).live_blocks() as usize + 64;
-    Vec::<[FreeBlock; 3]>::new().try_reserve_exact(blocks).is_ok()
+    has_room(blocks * size_of::<[FreeBlock; 3]>())
 }
 
 #[cfg(all(test, not(loom)))]
