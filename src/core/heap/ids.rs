@@ -2,6 +2,7 @@
 //! holds. All methods work on a locked heap.
 
 use super::super::desc::{ID_BATCH, Id, kind};
+use super::granules::FreeBlock;
 use super::{HeapState, LockedHeap};
 use std::ops::DerefMut;
 
@@ -45,6 +46,28 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         let id = self.state.ids;
         self.state.ids = self.maps().desc(id).next();
         id
+    }
+
+    /// Moves up to so many ids out of the stock into an empty list, as far as the host has memory for it.
+    pub(crate) fn lend_ids(&mut self, count: u64, into: &mut Vec<Id>) {
+        if into.try_reserve(count as usize).is_ok() {
+            into.extend((0..count).map_while(|_| self.take_id()));
+        }
+    }
+
+    /// Puts ids that were lent, and are not used, back into the stock.
+    pub(crate) fn take_ids_back(&mut self, from: &mut Vec<Id>) {
+        from.drain(..).for_each(|id| self.put_id(id));
+    }
+
+    /// A block that was taken out of this heap with an id that was lent, under an id of this heap's again.
+    pub(crate) fn with_own_id(&mut self, mut block: FreeBlock, lent: &mut Vec<Id>) -> FreeBlock {
+        if lent.len() < lent.capacity()
+            && let Some(own) = self.take_id()
+        {
+            lent.push(std::mem::replace(&mut block.id, own));
+        }
+        block
     }
 
     /// Takes one id.

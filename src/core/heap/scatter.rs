@@ -23,6 +23,8 @@ pub(crate) struct Scratch {
     /// Free granules of one heap, and what was taken of them.
     pub free_runs: Vec<(GranuleRun, Id)>,
     pub taken: Vec<FreeBlock>,
+    /// Ids out of the stock of the heap that takes them.
+    pub ids: Vec<Id>,
     /// Idle ranges of addresses that may fit.
     pub idle: Vec<u32>,
     /// A `free_list`.

@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// How many heaps with busy streams are tried for one request while the device may have more memory.
 const MOST_BUSY: u32 = 8;
+/// How many ids of the taker's are at hand for what it takes in one step. What lies in more pieces keeps the ids of its givers.
+const MOST_LENT: u64 = 64;
 
 /// The stream whose work may still use memory that was taken out of its heap.
 pub(crate) struct Giver {
@@ -34,7 +36,18 @@ impl Giver {
 
 impl Search<'_> {
     /// Takes up to `missing` free granules from other heaps. Without `scattering` they must form one run.
+    ///
+    /// What is taken gets ids of the taker's. With those of the givers, whose descriptors lie side by side, the threads of two
+    /// heaps would write into the same cache lines from then on.
     pub(super) fn steal(&mut self, missing: u64, scattering: bool, same_pool: bool, terms: Terms) -> bool {
+        let (ground, taker) = (self.ground, self.req.heap);
+        ground.lock(taker).lend_ids(missing.min(MOST_LENT), &mut self.scratch.ids);
+        let helped = self.steal_with_ids(missing, scattering, same_pool, terms);
+        ground.lock(taker).take_ids_back(&mut self.scratch.ids);
+        helped
+    }
+
+    fn steal_with_ids(&mut self, missing: u64, scattering: bool, same_pool: bool, terms: Terms) -> bool {
         let (ground, taker) = (self.ground, self.req.heap);
         let mine = taker.pool();
         if self.contiguous && !same_pool {
@@ -90,16 +103,18 @@ impl Search<'_> {
             let to = if agreed { taker } else { giver };
             let mut g = ground.growing();
             g.account.unclaim_own(mine, claim);
-            let taken = &self.scratch.taken;
+            let taken = std::mem::take(&mut self.scratch.taken);
             let granules: u64 = taken.iter().map(|b| u64::from(b.part.touched().count)).sum();
             let pieces = if ground.config.mapping { granules } else { 0 };
-            for &block in taken {
+            for &block in &taken {
                 let bytes = g.segments.bytes_of(block.part);
                 if agreed {
                     g.account.move_between(giver.pool(), mine, bytes, 0);
                     gained(bytes);
                 }
-                ground.lock(to).give(block);
+                let mut h = ground.lock(to);
+                let block = if agreed { block } else { h.with_own_id(block, &mut self.scratch.ids) };
+                h.give(block);
             }
             if agreed {
                 let tied = |b: &FreeBlock| ground.shared().tied.is_tied(b.part.touched().first);
@@ -110,6 +125,7 @@ impl Search<'_> {
                 busy += 1;
             }
             transit.end(&mut g);
+            self.scratch.taken = taken;
         }
         left < missing
     }
@@ -158,7 +174,7 @@ impl Growing<'_> {
     /// heap has none.
     fn take_from(&self, giver: &'static Heap, wanted: Wanted, scratch: &mut Scratch) -> Option<Giver> {
         let Wanted { most, apart, .. } = wanted;
-        let Scratch { free_runs: runs, taken, .. } = scratch;
+        let Scratch { free_runs: runs, taken, ids, .. } = scratch;
         taken.clear();
         runs.clear();
         let mut h = self.ground.look(giver);
@@ -196,7 +212,10 @@ impl Growing<'_> {
         }
         if taken.try_reserve(runs.len()).is_ok() {
             for &(run, id) in runs.iter() {
-                let Some(block) = h.take_part(id, run.extent()) else { break };
+                let Some(mut block) = h.take_part(id, run.extent()) else { break };
+                if let Some(id) = ids.pop() {
+                    h.put_id(std::mem::replace(&mut block.id, id));
+                }
                 taken.push(block);
             }
         }
