@@ -29,6 +29,15 @@ pub(crate) fn try_push<T>(list: &mut Vec<T>, element: T) -> bool {
     has_room
 }
 
+/// A copy of the text; an empty one if the heap has no room for it.
+pub(crate) fn text_if_it_fits(text: &str) -> String {
+    let mut copy = String::new();
+    if copy.try_reserve_exact(text.len()).is_ok() {
+        copy.push_str(text);
+    }
+    copy
+}
+
 /// A shared value; `None` if the heap has no room for it.
 pub(crate) fn try_arc<T>(value: T) -> Option<Arc<T>> {
     has_room(size_of::<T>() + 2 * size_of::<usize>()).then(|| Arc::new(value))

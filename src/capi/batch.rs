@@ -1,6 +1,6 @@
 //! Requests with more than one step: zeroed and aligned blocks, and many blocks in one call.
 
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Result, no_host_memory};
 use crate::capi::guard::{Out, OutArray, array, run};
 use crate::capi::handles;
 use crate::capi::pool::{stream_id, to_ptr};
@@ -106,8 +106,7 @@ pub unsafe extern "C" fn millpond_pool_alloc_batch(
         // Checks the stream, also where there is nothing to do.
         memory.alloc(id, stream, 0).map_err(|e| handles::with_name(pool, e))?;
         let mut blocks: Vec<u64> = Vec::new();
-        let none = |_| Error::new(Code::OutOfMemory, format!("no host memory for {count} addresses"));
-        blocks.try_reserve_exact(count).map_err(none)?;
+        blocks.try_reserve_exact(count).map_err(|_| no_host_memory())?;
         for &bytes in sizes {
             match memory.alloc(id, stream, bytes as u64) {
                 Ok(addr) => blocks.push(addr),

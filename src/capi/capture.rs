@@ -1,6 +1,6 @@
 //! Captures: which pool serves streams whose work is recorded for later, and how long its memory stays in place.
 
-use crate::capi::guard::{Out, run};
+use crate::capi::guard::{Out, run_roomy};
 use crate::capi::handles;
 use crate::capi::pool::stream_id;
 use crate::capi::types::{millpond_capture, millpond_pool};
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn millpond_capture_begin(
     stream: C_Stream,
     out_capture: *mut *mut millpond_capture,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_capture, "out_capture") }?;
         let (device, id) = handles::pool(pool)?;
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn millpond_capture_keep(
     pool: *mut millpond_pool,
     out_capture: *mut *mut millpond_capture,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_capture, "out_capture") }?;
         let (device, id) = handles::pool(pool)?;
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn millpond_capture_add_stream(
     capture: *mut millpond_capture,
     stream: C_Stream,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let (device, id) = handles::numbered(capture)?;
         device.memory().captures().add(id, stream_id(stream))
     })
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn millpond_capture_add_stream(
 /// NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_capture_end(capture: *mut millpond_capture) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let (device, id) = handles::numbered(capture)?;
         device.memory().captures().end(id)
     })
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn millpond_capture_end(capture: *mut millpond_capture) ->
 /// Errors: INVALID_ARGUMENT, also when it was released before; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_capture_release(capture: *mut millpond_capture) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         if capture.is_null() {
             return Ok(());
         }
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn millpond_capture_release(capture: *mut millpond_capture
 /// Errors: INVALID_ARGUMENT, also when it was released before; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_capture_release_async(capture: *mut millpond_capture) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         if capture.is_null() {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! Checkpoints: recorded layouts of a pool, to be restored between replays of graphs.
 
-use crate::capi::guard::{Out, run};
+use crate::capi::guard::{Out, run_roomy};
 use crate::capi::handles;
 use crate::capi::pool::to_ptr;
 use crate::capi::types::{millpond_checkpoint, millpond_pool, millpond_restore_callback};
@@ -20,7 +20,7 @@ pub unsafe extern "C" fn millpond_pool_checkpoint(
     pool: *mut millpond_pool,
     out_checkpoint: *mut *mut millpond_checkpoint,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_checkpoint, "out_checkpoint") }?;
         let (device, id) = handles::pool(pool)?;
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn millpond_pool_restore(
     callback: millpond_restore_callback,
     user_data: *mut c_void,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let (device, id) = handles::pool(pool)?;
         let (other, number) = handles::numbered(checkpoint)?;
         if device.id() != other.id() {
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn millpond_pool_restore(
 /// Errors: INVALID_ARGUMENT, also when it was destroyed before; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_checkpoint_destroy(checkpoint: *mut millpond_checkpoint) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         if checkpoint.is_null() {
             return Ok(());
         }

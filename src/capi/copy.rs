@@ -1,7 +1,7 @@
 //! Copies and fills.
 
 use crate::base::error::{Code, Result};
-use crate::capi::guard::run;
+use crate::capi::guard::{run, run_roomy};
 use crate::capi::handles;
 use crate::capi::pool::stream_id;
 use crate::capi::types::{MILLPOND_COPY_D2D, MILLPOND_COPY_D2H, MILLPOND_COPY_H2D, millpond_device};
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn millpond_copy_peer(
     src: *const c_void,
     size_bytes: usize,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let (to, from) = (handles::device(dst_device)?, handles::device(src_device)?);
         from.copy_peer(to, address(dst), address(src), size_bytes as u64)
     })
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn millpond_copy_peer_async(
     src: *const c_void,
     size_bytes: usize,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let (to, from) = (handles::device(dst_device)?, handles::device(src_device)?);
         from.copy_peer_async(stream_id(stream), to, address(dst), address(src), size_bytes as u64)
     })

@@ -2,7 +2,7 @@
 
 use crate::base::error::{Code, Error};
 use crate::capi::device_type::write_as_fits;
-use crate::capi::guard::{Out, OutStruct, UserData, Versioned, run, run_first, text};
+use crate::capi::guard::{Out, OutStruct, UserData, Versioned, run, run_first, run_roomy, text};
 use crate::capi::handles;
 use crate::capi::types::{
     millpond_counter, millpond_device, millpond_device_info, millpond_oom_callback, millpond_pool,
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn millpond_device_get_info(
     device: *const millpond_device,
     inout_info: *mut millpond_device_info,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { OutStruct::new(inout_info, "inout_info") }?;
         out.set(handles::device(device)?.info()?.into());
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn millpond_device_get_reason(
     out_text: *mut c_char,
     capacity: usize,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let why = || Ok(handles::device(device)?.lack(Caps::from_bits_retain(cap))?.unwrap_or_default());
         // SAFETY: C's promise, as the header states it.
         unsafe { write_as_fits(out_text, capacity, why) }
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn millpond_device_set_budget(
     budget_bytes: u64,
     out_above_bytes: *mut u64,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let out = match out_above_bytes.is_null() {
             true => None,
             // SAFETY: C's promise, as the header states it.
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn millpond_device_reset_peaks(device: *mut millpond_devic
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_empty_cache(device: *mut millpond_device) -> C_Status {
-    run(|| handles::device(device)?.memory().empty_cache(None))
+    run_roomy(|| handles::device(device)?.memory().empty_cache(None))
 }
 
 /// As `millpond_pool_trim_to`, for all pools of the device together.
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn millpond_device_empty_cache(device: *mut millpond_devic
 /// Errors: as `millpond_pool_trim_to`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_trim_to(device: *mut millpond_device, keep_bytes: u64) -> C_Status {
-    run(|| handles::device(device)?.memory().trim_to(None, keep_bytes))
+    run_roomy(|| handles::device(device)?.memory().trim_to(None, keep_bytes))
 }
 
 /// Registers a callback for requests that find no memory of the device (of any pool, with or without a stream):
@@ -271,7 +271,7 @@ pub unsafe extern "C" fn millpond_device_add_oom_callback(
     user_data: *mut c_void,
     out_id: *mut u64,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let Some(call) = callback else {
             return Err(Error::new(Code::InvalidArgument, "callback is NULL"));
         };
@@ -302,7 +302,7 @@ pub unsafe extern "C" fn millpond_device_remove_oom_callback(
     device: *mut millpond_device,
     id: u64,
 ) -> C_Status {
-    run(|| handles::device(device)?.memory().oom_callbacks().remove(id))
+    run_roomy(|| handles::device(device)?.memory().oom_callbacks().remove(id))
 }
 
 /// The pool that the device has from the start. Borrowed: it cannot be destroyed. Valid as long as the device.
@@ -313,7 +313,7 @@ pub unsafe extern "C" fn millpond_device_get_default_pool(
     device: *mut millpond_device,
     out_pool: *mut *mut millpond_pool,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_pool, "out_pool") }?;
         out.set(handles::of_pool(handles::device(device)?, PoolId::DEFAULT)?);

@@ -1,6 +1,6 @@
 //! Programs that share a card: a group, which is a file. docs/groups.md describes how it fits together.
 
-use crate::capi::guard::{Out, OutRecords, RecordNames, Versioned, file_name, run, text};
+use crate::capi::guard::{Out, OutRecords, RecordNames, Versioned, file_name, run_roomy, text};
 use crate::capi::handles;
 use crate::capi::types::millpond_device;
 use crate::paddle::abi::C_Status;
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn millpond_device_join_group(
     wait_ms: u64,
     out_member_id: *mut u64,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let out = match out_member_id.is_null() {
             true => None,
             // SAFETY: C's promise, as the header states it.
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn millpond_device_join_group(
 /// Errors: NOT_PERMITTED if the device is in no group; INVALID_ARGUMENT; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_leave_group(device: *mut millpond_device) -> C_Status {
-    run(|| DeviceGroup::of(handles::device(device)?).leave())
+    run_roomy(|| DeviceGroup::of(handles::device(device)?).leave())
 }
 
 /// Looks for what other members of the device's group want, and gives back so much of what no block uses, as
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn millpond_device_serve_group(
     timeout_ms: u64,
     out_given_bytes: *mut u64,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let out = match out_given_bytes.is_null() {
             true => None,
             // SAFETY: C's promise, as the header states it.
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn millpond_group_list(
     capacity: usize,
     out_count: *mut usize,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_count, "out_count") }?;
         let names = RecordNames("records", "record_size", "millpond_group_member");
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn millpond_group_set_budget(
     member_id: u64,
     budget_bytes: u64,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let path = unsafe { file_name(path, "path") }?;
         runtime::set_group_budget(path, member_id, budget_bytes)

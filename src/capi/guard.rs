@@ -2,6 +2,7 @@
 //! each pointer from C is checked before it is used.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::room::{CALL_BYTES, check_room};
 use crate::capi::last_error;
 use crate::fail;
 use crate::ffi::{exceptions, panics};
@@ -25,6 +26,12 @@ pub(crate) fn run(body: impl FnOnce() -> Result<()>) -> C_Status {
     }
 }
 
+/// [`run`] for a call that makes lists as it goes: it is refused where the host has no memory for them.
+#[inline]
+pub(crate) fn run_roomy(body: impl FnOnce() -> Result<()>) -> C_Status {
+    run(|| check_room(CALL_BYTES).and_then(|()| body()))
+}
+
 /// `NotPermitted` in a forked child and in a segment callback.
 #[inline]
 pub(crate) fn may_call() -> Result<()> {
@@ -46,7 +53,7 @@ pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T>) -> std::result::Resul
 /// [`run`] for the exports that a program calls before all others: panics print nothing from here on.
 pub(crate) fn run_first(body: impl FnOnce() -> Result<()>) -> C_Status {
     panics::silence();
-    run(body)
+    run_roomy(body)
 }
 
 #[cold]

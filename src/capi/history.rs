@@ -1,6 +1,6 @@
 //! What happened to a device's memory: its history, and recordings for `millpond replay`.
 
-use crate::capi::guard::{Versioned, answered, file_name, read_struct, run, text};
+use crate::capi::guard::{Versioned, answered, file_name, read_struct, run_roomy, text};
 use crate::capi::handles;
 use crate::capi::pool::to_ptr;
 use crate::capi::types::{
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn millpond_device_history_start(
     device: *mut millpond_device,
     options: *const millpond_history_options,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let device = handles::device(device)?;
         // SAFETY: C's promise, as the header states it.
         device.history_start(&unsafe { history_options(options) }?)
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn millpond_device_history_stop(
     device: *mut millpond_device,
     out_dropped: *mut u64,
 ) -> C_Status {
-    run(|| give(out_dropped, || handles::device(device)?.history_stop()))
+    run_roomy(|| give(out_dropped, || handles::device(device)?.history_stop()))
 }
 
 fn event_of(device: &DeviceState, e: &HistoryEvent, text: Option<&CString>) -> millpond_history_event {
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn millpond_device_history_read(
     user_data: *mut c_void,
     out_dropped: *mut u64,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let Some(call) = callback else { fail!(Code::InvalidArgument, "callback is NULL") };
         let device = handles::device(device)?;
         let history = device.history()?;
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn millpond_history_on_signal(
     signal: c_int,
     options: *const millpond_history_options,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let options = unsafe { history_options(options) }?;
         runtime::history_on_signal(signal, &options)
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn millpond_history_on_signal(
 /// Errors: INVALID_ARGUMENT for NULL, and for what is not UTF-8.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_history_annotate(note: *const c_char) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         runtime::annotate(unsafe { text(note, "note") }?)
     })
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn millpond_device_record_start(
     device: *mut millpond_device,
     path: *const c_char,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let path = unsafe { file_name(path, "path") }?;
         handles::device(device)?.record_start(path)
@@ -226,5 +226,5 @@ pub unsafe extern "C" fn millpond_device_record_stop(
     device: *mut millpond_device,
     out_dropped: *mut u64,
 ) -> C_Status {
-    run(|| give(out_dropped, || handles::device(device)?.record_stop()))
+    run_roomy(|| give(out_dropped, || handles::device(device)?.record_stop()))
 }

@@ -1,7 +1,7 @@
 //! Memory without naming a pool: blocks without a stream, block lookup, host and unified memory.
 
 use crate::base::error::{Code, Result};
-use crate::capi::guard::{Out, OutStruct, Versioned, run};
+use crate::capi::guard::{Out, OutStruct, Versioned, run, run_roomy};
 use crate::capi::handles::{self, Named};
 use crate::capi::pool::{stream_id, to_ptr, unordered};
 use crate::capi::stream::event_id;
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn millpond_host_alloc(
     size_bytes: usize,
     out_ptr: *mut *mut c_void,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
         out.set(to_ptr(handles::device(device)?.host_memory().alloc(size_bytes as u64)?));
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn millpond_host_alloc(
 /// Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_host_free(device: *mut millpond_device, ptr: *mut c_void) -> C_Status {
-    run(|| handles::device(device)?.host_memory().free(ptr.addr() as u64))
+    run_roomy(|| handles::device(device)?.host_memory().free(ptr.addr() as u64))
 }
 
 /// Records that work queued on `stream` of `device` uses the memory of `millpond_host_alloc` (of this or of another
@@ -254,7 +254,7 @@ pub unsafe extern "C" fn millpond_host_record_stream(
     ptr: *const c_void,
     stream: C_Stream,
 ) -> C_Status {
-    run(|| handles::device(device)?.host_memory().record_stream(ptr.addr() as u64, stream_id(stream)))
+    run_roomy(|| handles::device(device)?.host_memory().record_stream(ptr.addr() as u64, stream_id(stream)))
 }
 
 /// The account of the device's pinned host memory. The caller sets `inout_stats->struct_size`; as much as fits is
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn millpond_device_get_host_stats(
     device: *const millpond_device,
     inout_stats: *mut millpond_host_stats,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { OutStruct::new(inout_stats, "inout_stats") }?;
         out.set(handles::device(device)?.host_memory().stats()?.into());
@@ -288,7 +288,7 @@ pub unsafe extern "C" fn millpond_device_reset_host_peaks(device: *mut millpond_
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE; NOT_PERMITTED in a stream callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_empty_host_cache(device: *mut millpond_device) -> C_Status {
-    run(|| handles::device(device)?.host_memory().empty_cache())
+    run_roomy(|| handles::device(device)?.host_memory().empty_cache())
 }
 
 /// Registers `size_bytes` of the caller's own host memory from `ptr` on: copies between it and this device are then as
@@ -305,7 +305,7 @@ pub unsafe extern "C" fn millpond_host_register(
     ptr: *mut c_void,
     size_bytes: usize,
 ) -> C_Status {
-    run(|| handles::device(device)?.host_memory().register(ptr.addr() as u64, size_bytes as u64))
+    run_roomy(|| handles::device(device)?.host_memory().register(ptr.addr() as u64, size_bytes as u64))
 }
 
 /// Ends the registration that begins at `ptr`. Waits for the work queued on this device, which may still use the memory;
@@ -320,7 +320,7 @@ pub unsafe extern "C" fn millpond_host_unregister(
     device: *mut millpond_device,
     ptr: *mut c_void,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let device = handles::device(device)?;
         if ptr.is_null() { Ok(()) } else { device.host_memory().unregister(ptr.addr() as u64) }
     })
@@ -337,7 +337,7 @@ pub unsafe extern "C" fn millpond_unified_alloc(
     size_bytes: usize,
     out_ptr: *mut *mut c_void,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
         out.set(to_ptr(handles::device(device)?.unified_memory().alloc(size_bytes as u64)?));
@@ -351,7 +351,7 @@ pub unsafe extern "C" fn millpond_unified_alloc(
 /// Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_unified_free(device: *mut millpond_device, ptr: *mut c_void) -> C_Status {
-    run(|| handles::device(device)?.unified_memory().free(ptr.addr() as u64))
+    run_roomy(|| handles::device(device)?.unified_memory().free(ptr.addr() as u64))
 }
 
 /// Queues on `stream`, a stream of `device`, that the pages of `size_bytes` from `ptr` on go to `place`: the memory of

@@ -1,7 +1,7 @@
 //! Options: how the memory of a device behaves, as text.
 
 use crate::base::error::{Code, Error, Result};
-use crate::capi::guard::{run, text, write_text};
+use crate::capi::guard::{run_roomy, text, write_text};
 use crate::capi::handles;
 use crate::capi::types::millpond_device;
 use crate::fail;
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn millpond_set_default_options(
     ordinal: i32,
     options: *const c_char,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let options = unsafe { text(options, "options") }?;
         let name = if type_name.is_null() {
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn millpond_set_default_options(
 /// Errors: NOT_PERMITTED in a forked child.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_set_pytorch_options(type_name: *const c_char) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let name = if type_name.is_null() { None } else { Some(unsafe { text(type_name, "type_name") }?) };
         runtime::set_pytorch_options(name)
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn millpond_device_set_options(
     device: *mut millpond_device,
     options: *const c_char,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let options = unsafe { text(options, "options") }?;
         handles::device(device)?.options().set(options)
@@ -129,7 +129,7 @@ unsafe fn tell<T: AsRef<str>>(
     capacity: usize,
     of: impl FnOnce(&DeviceState, &str) -> Result<T>,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let out = buffer(out_text)?;
         // SAFETY: the caller's promise.
         let key = unsafe { text(key, "key") }?;
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn millpond_device_get_options(
     out_text: *mut c_char,
     capacity: usize,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let out = buffer(out_text)?;
         let all = handles::device(device)?.options().text()?;
         // SAFETY: C's promise, as the header states it.

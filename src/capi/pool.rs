@@ -1,7 +1,7 @@
 //! Pools: stream-ordered memory.
 
 use crate::base::error::{Code, Result};
-use crate::capi::guard::{Out, OutStruct, Versioned, read_struct, run, text};
+use crate::capi::guard::{Out, OutStruct, Versioned, read_struct, run, run_roomy, text};
 use crate::capi::handles::{self, Named};
 use crate::capi::types::{
     MILLPOND_POOL_CONTIGUOUS, millpond_device, millpond_pool, millpond_pool_options, millpond_stats,
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn millpond_pool_create(
     options: *const millpond_pool_options,
     out_pool: *mut *mut millpond_pool,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let device = handles::device(device)?;
         // SAFETY: C's promise, as the header states it.
         let options = unsafe { read_struct(options, "options") }?;
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn millpond_pool_create(
 /// pool that was destroyed before; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_destroy(pool: *mut millpond_pool) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         if pool.is_null() {
             return Ok(());
         }
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn millpond_pool_destroy(pool: *mut millpond_pool) -> C_St
 /// done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_release(pool: *mut millpond_pool) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         if pool.is_null() {
             return Ok(());
         }
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn millpond_pool_get_device(
     pool: *const millpond_pool,
     out_device: *mut *mut millpond_device,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_device, "out_device") }?;
         out.set(handles::of_device(handles::pool(pool)?.0));
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn millpond_pool_free(
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_empty_cache(pool: *mut millpond_pool) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let (device, id) = handles::pool(pool)?;
         device.memory().empty_cache(Some(id))
     })
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn millpond_pool_empty_cache(pool: *mut millpond_pool) -> 
 /// INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE: a part may have gone back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_trim_to(pool: *mut millpond_pool, keep_bytes: u64) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let (device, id) = handles::pool(pool)?;
         device.memory().trim_to(Some(id), keep_bytes)
     })

@@ -2,7 +2,7 @@
 //! that register it. docs/sharing.md describes how it fits together.
 
 use crate::base::error::{Code, Error, Result};
-use crate::capi::guard::{Out, UserData, run};
+use crate::capi::guard::{Out, UserData, run_roomy};
 use crate::capi::handles;
 use crate::capi::types::{
     MILLPOND_SEGMENT_ADDED, MILLPOND_SEGMENT_REMOVED, millpond_device, millpond_segment_callback,
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn millpond_device_add_segment_callback(
     user_data: *mut c_void,
     out_id: *mut u64,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let Some(call) = callback else {
             return Err(Error::new(Code::InvalidArgument, "callback is NULL"));
         };
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn millpond_device_remove_segment_callback(
     device: *mut millpond_device,
     id: u64,
 ) -> C_Status {
-    run(|| handles::device(device)?.memory().segment_callbacks().remove(id))
+    run_roomy(|| handles::device(device)?.memory().segment_callbacks().remove(id))
 }
 
 /// An array from C: not NULL, aligned, and not absurdly long.
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn millpond_export_get_size(
     out_info_bytes: *mut usize,
     out_fd_count: *mut usize,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let info = unsafe { Out::new(out_info_bytes, "out_info_bytes") }?;
         // SAFETY: as above.
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn millpond_export(
     out_fds: *mut c_int,
     fd_count: usize,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let info = array(out_info.cast::<u8>(), info_bytes, "out_info")?;
         let fds = array(out_fds, fd_count, "out_fds")?;
         let addr = ptr.addr() as u64;
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn millpond_export_dmabuf(
     out_fd: *mut c_int,
     out_offset: *mut u64,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_fd, "out_fd") }?;
         // SAFETY: as above.
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn millpond_import(
     fd_count: usize,
     out_ptr: *mut *mut c_void,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
         let info = array(info.cast::<u8>(), info_bytes, "info")?;
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn millpond_import(
 /// NOT_INITIALIZED; DEVICE, and the import is as it was.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_import_close(ptr: *mut c_void) -> C_Status {
-    run(|| runtime::import_close(ptr.addr() as u64))
+    run_roomy(|| runtime::import_close(ptr.addr() as u64))
 }
 
 /// How many freed blocks of the device other processes still use, and their bytes after rounding. Blocks that nobody
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn millpond_device_poll_exports(
     out_blocks: *mut usize,
     out_bytes: *mut u64,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let blocks = unsafe { Out::new(out_blocks, "out_blocks") }?;
         // SAFETY: as above.
@@ -284,7 +284,7 @@ pub unsafe extern "C" fn millpond_device_can_access_peer(
     peer: *const millpond_device,
     out_can: *mut bool,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_can, "out_can") }?;
         out.set(handles::device(device)?.peer_access().is_possible(handles::device(peer)?)?);
@@ -307,5 +307,5 @@ pub unsafe extern "C" fn millpond_device_enable_peer_access(
     device: *mut millpond_device,
     peer: *mut millpond_device,
 ) -> C_Status {
-    run(|| handles::device(device)?.peer_access().enable(handles::device(peer)?))
+    run_roomy(|| handles::device(device)?.peer_access().enable(handles::device(peer)?))
 }

@@ -1,7 +1,7 @@
 //! Sleep and wake: the physical memory of pools goes back to the device; their addresses stay.
 
 use crate::base::error::{Code, Result};
-use crate::capi::guard::{run, text};
+use crate::capi::guard::{run_roomy, text};
 use crate::capi::handles;
 use crate::capi::types::{MILLPOND_SLEEP_KEEP, millpond_device, millpond_pool};
 use crate::fail;
@@ -41,7 +41,7 @@ fn named(device: &DeviceState, name: &str) -> Result<Vec<PoolId>> {
 /// of the pool may sleep, as `sleeping_bytes` shows: wake it then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_sleep(pool: *mut millpond_pool, flags: u32) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let (device, id) = handles::pool(pool)?;
         device.pools().sleep(&[id], keeps(flags)?).map_err(|e| handles::with_name(pool, e))
     })
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn millpond_pool_sleep(pool: *mut millpond_pool, flags: u3
 /// NOT_INITIALIZED; DEVICE. After an error nothing has changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_wake(pool: *mut millpond_pool) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let (device, id) = handles::pool(pool)?;
         device.pools().wake(&[id]).map_err(|e| handles::with_name(pool, e))
     })
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn millpond_device_sleep(
     pool_name: *const c_char,
     flags: u32,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let device = handles::device(device)?;
         // SAFETY: C's promise, as the header states it.
         let name = unsafe { text(pool_name, "pool_name") }?;
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn millpond_device_wake(
     device: *mut millpond_device,
     pool_name: *const c_char,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let device = handles::device(device)?;
         // SAFETY: C's promise, as the header states it.
         let name = unsafe { text(pool_name, "pool_name") }?;

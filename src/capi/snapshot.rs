@@ -1,7 +1,7 @@
 //! Snapshots: a device's memory at one moment, written to a file or passed to a function.
 
 use crate::base::error::{Code, Error, Result};
-use crate::capi::guard::{answered, file_name, run};
+use crate::capi::guard::{answered, file_name, run_roomy};
 use crate::capi::handles;
 use crate::capi::types::{
     MILLPOND_SNAPSHOT_JSON, MILLPOND_SNAPSHOT_TORCH_PICKLE, millpond_device, millpond_write_callback,
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn millpond_device_write_snapshot(
     format: u32,
     path: *const c_char,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let format = format_of(format)?;
         // SAFETY: C's promise, as the header states it.
         let path = unsafe { file_name(path, "path") }?;
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn millpond_device_send_snapshot(
     callback: millpond_write_callback,
     user_data: *mut c_void,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let format = format_of(format)?;
         let Some(call) = callback else { fail!(Code::InvalidArgument, "callback is NULL") };
         taken(device)?.send(format, |piece| {

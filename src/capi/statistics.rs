@@ -1,7 +1,7 @@
 //! The statistics in full: as structs, by name, and as text.
 
 use crate::base::error::{Code, Result};
-use crate::capi::guard::{Out, OutRecords, OutStruct, RecordNames, run, text};
+use crate::capi::guard::{Out, OutRecords, OutStruct, RecordNames, run, run_roomy, text};
 use crate::capi::handles;
 use crate::capi::types::{millpond_device, millpond_pool};
 use crate::fail;
@@ -388,7 +388,7 @@ pub unsafe extern "C" fn millpond_device_list_stream_stats(
     capacity: usize,
     out_count: *mut usize,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_count, "out_count") }?;
         let names = RecordNames("records", "record_size", "millpond_stream_stats");
@@ -417,7 +417,7 @@ pub unsafe extern "C" fn millpond_device_write_stats(
     capacity: usize,
     out_needed: *mut usize,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let written = |format, streams| {
             let device = handles::device(device)?;
             device.stats_text(format, streams, |pool| device.memory().pools().name(pool))
@@ -439,7 +439,7 @@ pub unsafe extern "C" fn millpond_write_stats(
     capacity: usize,
     out_needed: *mut usize,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let written = |format, streams| {
             Ok(stats_text_of_all(format, streams, |device, pool| device.memory().pools().name(pool)))
         };

@@ -1,7 +1,7 @@
 //! Streams and events.
 
 use crate::base::error::{Code, Error};
-use crate::capi::guard::{Out, UserData, run};
+use crate::capi::guard::{Out, UserData, run, run_roomy};
 use crate::capi::handles;
 use crate::capi::pool::{stream_id, to_ptr};
 use crate::capi::types::{MILLPOND_STREAM_NON_BLOCKING, millpond_device, millpond_stream_callback};
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn millpond_stream_create(
     device: *mut millpond_device,
     out_stream: *mut C_Stream,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_stream, "out_stream") }?;
         out.set(to_ptr(handles::device(device)?.streams().create()?).cast());
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn millpond_device_get_stream_priority_range(
     out_least: *mut i32,
     out_greatest: *mut i32,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let (least, greatest) = handles::device(device)?.streams().priorities()?;
         for (out, value) in [(out_least, least), (out_greatest, greatest)] {
             if !out.is_null() {
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn millpond_stream_create_with_priority(
     flags: u32,
     out_stream: *mut C_Stream,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_stream, "out_stream") }?;
         if flags & !MILLPOND_STREAM_NON_BLOCKING != 0 {
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn millpond_stream_create_with_priority(
 /// (`millpond_capture_begin`); NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_stream_destroy(device: *mut millpond_device, stream: C_Stream) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         if stream.is_null() {
             return Ok(());
         }
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn millpond_stream_destroy(device: *mut millpond_device, s
 /// INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_stream_forget(device: *mut millpond_device, stream: C_Stream) -> C_Status {
-    run(|| handles::device(device)?.streams().forget(stream_id(stream)))
+    run_roomy(|| handles::device(device)?.streams().forget(stream_id(stream)))
 }
 
 /// Whether everything queued on the stream is done. Does not wait.
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn millpond_stream_add_callback(
     callback: millpond_stream_callback,
     user_data: *mut c_void,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let Some(call) = callback else {
             return Err(Error::new(Code::InvalidArgument, "callback is NULL"));
         };
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn millpond_event_create(
     device: *mut millpond_device,
     out_event: *mut C_Event,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_event, "out_event") }?;
         out.set(to_ptr(handles::device(device)?.events().create()?).cast());
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn millpond_event_create_timed(
     device: *mut millpond_device,
     out_event: *mut C_Event,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_event, "out_event") }?;
         out.set(to_ptr(handles::device(device)?.events().create_timed()?).cast());

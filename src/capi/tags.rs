@@ -1,7 +1,7 @@
 //! Tags: names that say what memory is for.
 
 use crate::base::error::{Code, Error, Result};
-use crate::capi::guard::{Out, OutRecords, RecordNames, Versioned, run, text};
+use crate::capi::guard::{Out, OutRecords, RecordNames, Versioned, run, run_roomy, text};
 use crate::capi::handles;
 use crate::capi::types::{millpond_counter, millpond_device};
 use crate::paddle::abi::C_Status;
@@ -84,7 +84,7 @@ impl From<&DeviceTagStats> for millpond_tag_stats {
 /// Errors: INVALID_ARGUMENT; SYSTEM for more than 65535 names; NOT_PERMITTED on a thread that is ending.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_tag_push(name: *const c_char) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         Tag::new(unsafe { text(name, "name") }?)?.push()
     })
@@ -103,7 +103,7 @@ pub extern "C" fn millpond_tag_pop() -> C_Status {
 /// Errors: INVALID_ARGUMENT; SYSTEM for more than 65535 names.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_tag_get_number(name: *const c_char, out_tag: *mut u32) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_tag, "out_tag") }?;
         // SAFETY: as above.
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn millpond_tag_get_number(name: *const c_char, out_tag: *
 /// Errors: INVALID_ARGUMENT for a number that no tag has; NOT_PERMITTED on a thread that is ending.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_tag_push_number(tag: u32) -> C_Status {
-    run(|| of_number(tag)?.push())
+    run_roomy(|| of_number(tag)?.push())
 }
 
 fn of_number(tag: u32) -> Result<Tag> {
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn millpond_device_list_tags(
     capacity: usize,
     out_count: *mut usize,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_count, "out_count") }?;
         let names = RecordNames("stats", "stats_size", "millpond_tag_stats");

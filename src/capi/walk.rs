@@ -1,7 +1,7 @@
 //! Lists every block and every segment of a device, all at the same moment.
 
 use crate::base::error::{Code, Result};
-use crate::capi::guard::{Out, OutRecords, RecordNames, Versioned, answered, run};
+use crate::capi::guard::{Out, OutRecords, RecordNames, Versioned, answered, run_roomy};
 use crate::capi::handles;
 use crate::capi::pool::to_ptr;
 use crate::capi::types::{
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn millpond_device_walk_blocks(
     callback: millpond_walk_callback,
     user_data: *mut c_void,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let Some(call) = callback else { fail!(Code::InvalidArgument, "callback is NULL") };
         let walk = Walk::new(device, pool)?;
         let blocks = walk.blocks(states)?;
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn millpond_device_list_blocks(
     capacity: usize,
     out_count: *mut usize,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let names = RecordNames("records", "record_size", "millpond_block_record");
         // SAFETY: C's promise, as the header states it.
         let list = unsafe { List::new(records, record_size, capacity, out_count, &names) }?;
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn millpond_device_walk_segments(
     callback: millpond_segment_walk_callback,
     user_data: *mut c_void,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let Some(call) = callback else { fail!(Code::InvalidArgument, "callback is NULL") };
         let walk = Walk::new(device, pool)?;
         let segments = walk.segments()?;
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn millpond_device_list_segments(
     capacity: usize,
     out_count: *mut usize,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let names = RecordNames("records", "record_size", "millpond_segment_record");
         // SAFETY: C's promise, as the header states it.
         let list = unsafe { List::new(records, record_size, capacity, out_count, &names) }?;

@@ -55,6 +55,10 @@ impl Entry {
     }
 }
 
+/// \[B\] the most that one entry takes of a list here, or one piece of a range.
+const ENTRY_BYTES: usize = 128;
+const _: () = assert!(size_of::<Option<Entry>>() <= ENTRY_BYTES && size_of::<(Pieces, u32)>() <= ENTRY_BYTES);
+
 /// All ranges of one device.
 pub(crate) struct Aliases {
     entries: Vec<Option<Entry>>,
@@ -130,10 +134,20 @@ impl Aliases {
         Some(e.range(index))
     }
 
-    /// Stores up to `most` idle ranges for blocks of `units` in `into`, the most recently used first.
+    /// \[B\] the most that a new range of so many pieces needs of the host's memory.
+    pub(crate) fn host_bytes(&self, pieces: usize) -> usize {
+        // Its own lists; and lists that grow take twice what they have had, and once more while they move.
+        ENTRY_BYTES * (2 * pieces + 4 * self.entries.len() + 64)
+    }
+
+    /// Stores up to `most` idle ranges for blocks of `units` in `into`, the most recently used first: none if the host has no
+    /// memory for that.
     pub(crate) fn idle_for(&self, units: u32, most: usize, into: &mut Vec<u32>) {
         into.clear();
         let Some(all) = self.by_units.get(&units) else { return };
+        if into.try_reserve(most.min(all.len())).is_err() {
+            return;
+        }
         let is_idle = |i: &&u32| self.entry(**i).is_some_and(|e| e.state == State::Idle);
         into.extend(all.iter().rev().filter(is_idle).take(most));
     }

@@ -262,17 +262,19 @@ pub(crate) struct Maps {
 
 /// Free table slots of a fine tier; each chunk has one.
 struct ChunkSlots {
-    free: Vec<u32>,
-    fresh: u32, // the next slot that was never used
-    end: u32,   // one past the last slot
-    base: u32,  // table index of slot 0
-    size: u32,  // entries in a slot
+    free: Vec<u32>, // has room for all that were ever used
+    fresh: u32,     // the next slot that was never used
+    end: u32,       // one past the last slot
+    base: u32,      // table index of slot 0
+    size: u32,      // entries in a slot
 }
 
 impl ChunkSlots {
     fn take(&mut self) -> Option<u32> {
         let slot = self.free.pop().or_else(|| {
-            (self.fresh < self.end).then(|| {
+            // The list is empty. Whoever gives a slot back cannot be told that the host has no memory for it.
+            let mut has_room = || self.free.try_reserve(self.fresh as usize + 1).is_ok();
+            (self.fresh < self.end && has_room()).then(|| {
                 self.fresh += 1;
                 self.fresh - 1
             })
@@ -414,6 +416,11 @@ impl Maps {
             self.desc(id).set_next(next);
         }
         first
+    }
+
+    /// How many ids were ever handed out.
+    pub(crate) fn ids_made(&self) -> u32 {
+        self.next_id.load(Relaxed).min(self.most)
     }
 
     /// Gives a list of ids back, for use by any heap.

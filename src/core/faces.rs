@@ -88,6 +88,7 @@ impl<'a> SpecialCalls<'a> {
         if let Some(p) = pool {
             self.ground.pools().live(p)?;
         }
+        self.ground.check_host_room()?;
         Trim::of(self.ground).down_to(pool.map(|p| p.0), keep).map(drop)
     }
 

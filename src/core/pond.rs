@@ -163,12 +163,14 @@ impl Pond {
         states: BlockStates,
         locate: impl Fn(u64) -> Result<u64>,
     ) -> Result<Vec<BlockRecord>> {
+        self.ground.check_host_room()?;
         Walk::of(&self.ground).blocks(pool, states, locate)
     }
 
     /// All memory and the whole account at one moment. Nobody can allocate or free meanwhile, and the device is not called;
     /// before that, it is asked which waits are over. `locate` as in [`walk`](Self::walk).
     pub fn snapshot(&self, locate: impl Fn(u64) -> Result<u64>) -> Result<Layout> {
+        self.ground.check_host_room()?;
         Snapshot::of(&self.ground).take(locate)
     }
 
@@ -205,6 +207,7 @@ impl Pond {
     /// Ends a pool and gives its memory back. `Busy` while blocks of it live; the default pool stays. To be followed by
     /// [`pool_forgotten`](Self::pool_forgotten).
     pub fn pool_destroy(&self, pool: PoolId) -> Result<()> {
+        self.ground.check_host_room()?;
         PoolEnd::of(&self.ground, pool)?.run()
     }
 

@@ -2,6 +2,7 @@
 //! its result or the error. Nothing is checked or hidden on the way.
 
 use millpond::capi::*;
+use std::cell::Cell;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{null, null_mut, with_exposed_provenance_mut};
 use std::sync::{Arc, Condvar, Mutex};
@@ -21,12 +22,18 @@ pub struct Failed {
 
 pub type Outcome<T> = Result<T, Failed>;
 
+thread_local! {
+    /// What the thread calls when a call has failed, before that is put into words.
+    pub static BEFORE_WORDS: Cell<fn()> = const { Cell::new(|| ()) };
+}
+
 /// What a status means, with the thread's last error if it is one. The two must fit.
 #[track_caller]
 pub fn outcome(status: C_Status) -> Outcome<()> {
     if status == C_Status::SUCCESS {
         return Ok(());
     }
+    BEFORE_WORDS.get()();
     let message = unsafe { CStr::from_ptr(millpond_last_error_message()) }.to_string_lossy().into_owned();
     let code = millpond_last_error_code();
     let fits = match code {

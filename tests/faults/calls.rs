@@ -2,13 +2,14 @@
 //! an operation needs.
 
 use crate::api::*;
+use crate::heap;
 use crate::kinds::MAX_CHUNK;
 use crate::world::{POOL_NAME, World};
 use millpond::capi::*;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
-type Done = Outcome<()>;
+pub type Done = Outcome<()>;
 
 /// Sizes of requests [B].
 pub const SMALL: usize = 700;
@@ -331,52 +332,6 @@ pub fn can_peer(w: &mut World) -> Done {
     outcome(unsafe { millpond_device_can_access_peer(ptr(w.d.0), ptr(other.0), &mut can) })
 }
 
-// ---- questions -------------------------------------------------------------------------------------------------
-
-pub fn info(w: &mut World) -> Done {
-    let mut i: millpond_device_info = unsafe { std::mem::zeroed() };
-    i.struct_size = size_of::<millpond_device_info>();
-    outcome(unsafe { millpond_device_get_info(ptr(w.d.0), &mut i) })
-}
-
-pub fn stats(w: &mut World) -> Done {
-    w.d.stats();
-    w.pool.stats();
-    w.own.stats();
-    outcome(unsafe { millpond_device_reset_peaks(ptr(w.d.0)) })
-}
-
-pub fn host_stats(w: &mut World) -> Done {
-    let mut s: millpond_host_stats = unsafe { std::mem::zeroed() };
-    s.struct_size = size_of::<millpond_host_stats>();
-    outcome(unsafe { millpond_device_get_host_stats(ptr(w.d.0), &mut s) })
-}
-
-pub fn poll_exports(w: &mut World) -> Done {
-    let (mut blocks, mut bytes) = (0, 0);
-    outcome(unsafe { millpond_device_poll_exports(ptr(w.d.0), &mut blocks, &mut bytes) })
-}
-
-pub fn open_other(w: &mut World) -> Done {
-    let name = w.name_of_type();
-    let mut d = null_mut();
-    outcome(unsafe { millpond_device_get(name.as_ptr(), 1, &mut d) })
-}
-
-pub fn unregister(w: &mut World) -> Done {
-    let name = w.name_of_type();
-    let done = outcome(unsafe { millpond_device_type_unregister(name.as_ptr()) });
-    match done {
-        Err(e) if e.code == MILLPOND_E_NOT_PERMITTED => Err(Failed { code: MILLPOND_E_UNSUPPORTED, ..e }),
-        done => done,
-    }
-}
-
-pub fn finalize(w: &mut World) -> Done {
-    w.has_ended = true;
-    outcome(millpond_finalize())
-}
-
 // ---- captures, layouts, sleep ----------------------------------------------------------------------------------
 
 pub fn capture_begin(w: &mut World) -> Done {
@@ -431,7 +386,7 @@ pub fn restore(w: &mut World) -> Done {
     unsafe extern "C-unwind" fn note(data: *mut c_void, at: *mut c_void, bytes: usize, live: bool) {
         unsafe { &mut *data.cast::<Notes>() }.push((at.expose_provenance(), bytes, live));
     }
-    let mut notes = Notes::new();
+    let mut notes = heap::own(|| Notes::with_capacity(64));
     let data = (&raw mut notes).cast();
     let to = ptr(w.checkpoints[0].0);
     outcome(unsafe { millpond_pool_restore(ptr(w.own.0), to, Some(note), data) })?;
@@ -485,7 +440,7 @@ pub fn export(w: &mut World) -> Done {
     let p = ptr::<c_void>(w.at("large"));
     let (mut bytes, mut fds) = (0, 0);
     outcome(unsafe { millpond_export_get_size(p, &mut bytes, &mut fds) })?;
-    let (mut info, mut files) = (vec![0_u8; bytes], vec![-1; fds]);
+    let (mut info, mut files) = heap::own(|| (vec![0_u8; bytes], vec![-1; fds]));
     let data = info.as_mut_ptr().cast();
     outcome(unsafe { millpond_export(p, data, bytes, files.as_mut_ptr(), fds) })?;
     w.exported = (info, files);

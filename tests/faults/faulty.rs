@@ -2,6 +2,7 @@
 //! device. A call that is made to fail never reaches the device.
 
 use crate::fault;
+use crate::heap;
 use crate::seam::{Hook, SeamType};
 use millpond::device::*;
 use millpond::{Error, Result, runtime};
@@ -45,7 +46,7 @@ impl Hook for Faulty {
 
     fn done(&self, ordinal: usize, name: &'static str, what: u64) {
         let mut book = look(&self.book);
-        match name {
+        heap::own(|| match name {
             "host_alloc" | "unified_alloc" => book.host += what,
             "host_free" | "unified_free" => book.host -= what,
             "stream_create" => drop(book.streams.insert(what)),
@@ -57,7 +58,7 @@ impl Hook for Faulty {
             "free" | "granules_release" => book.bytes -= what,
             "map_close" => book.bytes = 0,
             _ => {}
-        }
+        });
     }
 
     fn sizes(&self, own: Sizes) -> Sizes {

@@ -179,6 +179,18 @@ impl Opened {
     }
 }
 
+macro_rules! kinds_without_heap {
+    ($($name:ident: $pooled:expr, $open:expr;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                static KIND: Kind = Kind { name: stringify!($name), open: || $open, pooled: $pooled, by_driver: false };
+                crate::apart::apart_told(600, "faults", || crate::without_heap::all(&KIND));
+            }
+        )*
+    };
+}
+
 macro_rules! kinds {
     ($($name:ident: $pooled:expr, $by_driver:expr, $open:expr;)*) => {
         $(
@@ -204,4 +216,16 @@ kinds! {
     cuda_driver_in_large_handles: true, true, driver_in(&[], "", Some(6 << 20));
     cuda_driver_without_mapping: true, true, driver(&[("no_vmm", "1"), ("capacity", "192M")], "");
     cuda_driver_pool: false, true, driver(&[], "backend:cudaMallocAsync");
+}
+
+/// Kinds whose layers do not allocate themselves, with a heap of the host that ends.
+mod with_a_heap_that_ends {
+    use super::*;
+
+    kinds_without_heap! {
+        host_that_maps: true, behind_seam(host(true), None, "");
+        host_in_segments: true, behind_seam(host(false), Some(small_segments), "");
+        host_without_pools: false, behind_seam(host(true), None, "backend:none");
+        cuda_that_maps: true, driver(&[], "");
+    }
 }

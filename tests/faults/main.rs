@@ -38,10 +38,13 @@ mod calls;
 mod each;
 mod fault;
 mod faulty;
+mod heap;
 mod kinds;
 mod known;
 mod operations;
 mod places;
+mod questions;
+mod without_heap;
 mod world;
 
 /// What `slow.rs` wants of the program that it is part of.

@@ -3,6 +3,7 @@
 
 use crate::api::*;
 use crate::calls::*;
+use crate::questions::*;
 use crate::world::World;
 use millpond::capi::*;
 
@@ -104,6 +105,16 @@ operations! {
     "device_can_access_peer": nothing, can_peer;
     "device_enable_peer_access": other_block, enable_peer;
     "get_stats": nothing, stats;
+    "get_memory_stats": nothing, memory_stats;
+    "get_memory_stats with pools": used_pool, memory_stats;
+    "walk": nothing, walk;
+    "walk with many that wait": many_wait, walk;
+    "snapshot": nothing, snapshot;
+    "free one of many that wait": many_wait, |w| free_it(w, "used");
+    "alloc where many wait": |w| { many_wait(w)?; fill_up(w) }, |w| alloc_on(w, w.pool, LARGE, w.a), or OOM;
+    "stats where many wait": many_wait, stats;
+    "tags": nothing, tagged;
+    "history": nothing, history;
     "get_host_stats": nothing, host_stats;
     "poll_exports": nothing, poll_exports;
     "device_empty_cache": nothing, |w| w.d.empty_cache();
@@ -112,7 +123,7 @@ operations! {
     "device_trim_to with pools": used_pool, |w| w.d.trim_to(4 * MIB);
     "device_set_budget": used_pool, |w| w.d.set_budget(20 * MIB).map(drop);
     "device_set_limit": nothing, |w| w.d.set_limit(20 * MIB);
-    "device_set_options": nothing, |w| w.d.set_options("garbage_collection_threshold:0.5");
+    "device_set_options": nothing, set_options;
     "pool_create": nothing, |w| pool_of(w).map(drop);
     "pool_destroy": used_pool, destroy_last_pool;
     "pool_release": used_pool, release_last_pool;

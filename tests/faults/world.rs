@@ -5,6 +5,7 @@
 //! it continues, so a block that is handed out too early has wrong contents.
 
 use crate::api::*;
+use crate::heap;
 use crate::kinds::{Kind, MAX_CHUNK, Opened};
 use crate::places::{self, PLACE};
 use millpond::capi::*;
@@ -81,7 +82,11 @@ impl World {
         let mut own = std::ptr::null_mut();
         outcome(unsafe { millpond_pool_create(ptr(d.0), &options, &mut own) }).unwrap();
         let own = Pool(own.expose_provenance());
-        let streams = [a, b].into_iter().filter(|s| *s != NULL).collect();
+        let mut streams = Vec::with_capacity(16);
+        streams.extend([a, b].into_iter().filter(|s| *s != NULL));
+        let (mut events, mut pools) = (Vec::with_capacity(16), Vec::with_capacity(16));
+        events.push(e);
+        pools.push(own);
         let mut w = World {
             kind,
             o,
@@ -92,17 +97,17 @@ impl World {
             b,
             e,
             streams,
-            events: vec![e],
-            pools: vec![own],
-            blocks: Vec::new(),
-            others: Vec::new(),
-            host: Vec::new(),
-            unified: Vec::new(),
-            captures: Vec::new(),
-            checkpoints: Vec::new(),
-            imports: Vec::new(),
+            events,
+            pools,
+            blocks: Vec::with_capacity(64),
+            others: Vec::with_capacity(16),
+            host: Vec::with_capacity(16),
+            unified: Vec::with_capacity(16),
+            captures: Vec::with_capacity(16),
+            checkpoints: Vec::with_capacity(16),
+            imports: Vec::with_capacity(16),
             exported: (Vec::new(), Vec::new()),
-            asleep: Vec::new(),
+            asleep: Vec::with_capacity(16),
             has_ended: false,
             is_ill: false,
             frees_later: false,
@@ -253,7 +258,7 @@ impl World {
     }
 
     pub fn other_device(&self) -> Outcome<Device> {
-        Device::get(self.o.type_name, 1)
+        heap::own(|| Device::get(self.o.type_name, 1))
     }
 
     /// New blocks are filled where they will be used.
@@ -480,6 +485,6 @@ impl World {
 
     /// A name as C wants it.
     pub fn name_of_type(&self) -> CString {
-        CString::new(self.o.type_name).unwrap()
+        heap::own(|| CString::new(self.o.type_name).unwrap())
     }
 }

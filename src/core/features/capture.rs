@@ -160,6 +160,7 @@ impl<'a> CaptureCalls<'a> {
     /// captured), or is not to be (without `wait`), the pool's memory serves nobody until what is queued now is done.
     fn release_and(self, capture: CaptureId, wait: bool) -> Result<()> {
         let ground = self.ground;
+        ground.check_host_room()?;
         let (pool, ended) = self.capture(capture)?;
         if !ended {
             self.end(capture)?;

@@ -28,6 +28,7 @@ impl<'a> CheckpointCalls<'a> {
 
     /// Records which blocks of the pool are live now.
     pub fn make(self, pool: PoolId) -> Result<CheckpointId> {
+        self.ground.check_host_room()?;
         let g = self.ground.growing();
         self.ground.pools().live(pool)?;
         let heaps = PoolHeaps::lock(self.ground, pool);
@@ -68,6 +69,7 @@ impl<'a> CheckpointCalls<'a> {
         notify: impl Fn(&Freeing),
     ) -> Result<Restored> {
         self.ground.check_reentry()?;
+        self.ground.check_host_room()?;
         let Some(want) = self.ground.checkpoints().all.get(&checkpoint).cloned() else {
             fail!(Code::InvalidArgument, "no such checkpoint, or it was destroyed");
         };

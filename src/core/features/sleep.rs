@@ -63,6 +63,7 @@ impl<'a> SleepCalls<'a> {
         if p.sleeps() {
             fail!(Code::NotPermitted, "the pool sleeps already");
         }
+        ground.check_host_room()?;
         // Free memory need not sleep. (In a pool that a graph keeps it must: nothing is trimmed there.)
         Trim::of(ground).all(Some(pool.0))?;
         ExportCalls::of(ground).check_all(pool)?;
@@ -169,6 +170,7 @@ impl<'a> SleepCalls<'a> {
         let ground = self.ground;
         ground.check_reentry()?;
         ground.order.check_wait()?;
+        ground.check_host_room()?;
         let p = ground.pools().live(pool)?;
         if ground.order.any_captured() {
             fail!(Code::Busy, "a stream of the device is being captured");

@@ -20,9 +20,10 @@ use super::state::sleeping::SleepingPools;
 use super::state::tags::Tags;
 use super::state::tuned::Tuned;
 use super::tied::Tied;
-use super::units::GranuleRun;
+use super::units::{GRANULE, GranuleRun};
 use crate::base::error::{Code, Result};
 use crate::base::ordered::Set;
+use crate::base::room::{CALL_BYTES, check_room};
 use crate::base::sync::{AtomicU64, Condvar, Lock, LockGuard, Mutex, MutexGuard, Ordering::Relaxed, lock};
 use crate::fail;
 use crate::locks;
@@ -48,6 +49,11 @@ pub(crate) use counts::Refusals;
 pub(crate) use growing::{Growing, Transit};
 pub use pool::Pool;
 pub(crate) use pool::PoolRef;
+
+/// \[B\] the most that one heap, one block, or one granule takes of all lists that a call makes of them at one time.
+const HEAP_BYTES: u64 = 1024;
+const BLOCK_BYTES: u64 = 256;
+const GRANULE_BYTES: u64 = 512;
 
 /// The state of a pond; see the head of this file.
 ///
@@ -170,6 +176,26 @@ impl Ground {
             );
         }
         Ok(())
+    }
+
+    /// `OutOfMemory` if the host has no memory for lists of all heaps, blocks and granules: for what could not say so later,
+    /// before it changes anything.
+    pub(crate) fn check_host_room(&self) -> Result<()> {
+        let asleep: u64 = self.sleeping().iter().map(|(_, s)| s.granules()).sum();
+        let lists = u64::from(self.heaps.count()) * HEAP_BYTES
+            + u64::from(self.maps.ids_made()) * BLOCK_BYTES
+            + (self.granules_taken() + asleep) * GRANULE_BYTES;
+        check_room(CALL_BYTES + lists as usize)
+    }
+
+    /// The same for lists of what was taken from the device.
+    pub(crate) fn check_room_to_take(&self) -> Result<()> {
+        check_room(CALL_BYTES + (self.granules_taken() * GRANULE_BYTES) as usize)
+    }
+
+    fn granules_taken(&self) -> u64 {
+        let reserved: u64 = self.maps.reserved.counters(None).iter().map(|c| c.current).sum();
+        reserved / GRANULE
     }
 
     // ---- locks -----------------------------------------------------------------------------------------

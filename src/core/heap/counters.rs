@@ -299,11 +299,11 @@ impl Counters {
         (0..3).for_each(|d| self.highest[d] = self.highest[d].max(now[d]));
     }
 
-    /// Deals again what exceeds the heap's own peak. If a class has used up its part, that follows anyway.
+    /// Deals again what exceeds the heap's own peak: also where a request has used up the part of its class and is not completed
+    /// yet, since it may only exchange what both have.
     fn deal_again(&mut self) {
         for d in 0..3 {
-            let used_up = self.words.iter().any(|w| w.left[d].get() < 0);
-            if !used_up && self.ceiling[SMALL][d] + self.ceiling[LARGE][d] > self.highest[d] {
+            if self.ceiling[SMALL][d] + self.ceiling[LARGE][d] > self.highest[d] {
                 self.deal([self.now(SMALL, d), self.now(LARGE, d)], d, None);
             }
         }

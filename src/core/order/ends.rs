@@ -5,11 +5,12 @@
 
 use super::super::backing::Point;
 use super::super::types::EVERY;
-use super::Order;
 use super::fence::Fence;
 use super::stream::{Ending, Stream};
+use super::{FENCE_BYTES, Order};
 use crate::base::boxed::try_arc;
 use crate::base::error::{Code, Result, no_host_memory};
+use crate::base::room::check_room;
 use crate::base::sync::{
     Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, lock, pause,
 };
@@ -107,9 +108,10 @@ impl Order {
     /// A stream is about to end: a fence for what is queued on it is left behind, which counts among those of ended
     /// streams from now on. If no fence can be made, the stream is waited for. Nobody queues more on it. Must be
     /// followed by [`ended`](Self::ended) or [`not_ended`](Self::not_ended). `UnknownStream` if another thread is
-    /// ending it.
+    /// ending it; `OutOfMemory` if the host has no memory for the fence.
     pub fn ending(&self, id: u64) -> Result<Ending> {
         let stream = self.stream(id)?;
+        check_room(FENCE_BYTES)?;
         // AcqRel: after an end that was given up, its undoing is visible.
         if stream.ends.swap(true, AcqRel) {
             fail!(Code::UnknownStream, "stream {id:#x} is being ended by another thread");

@@ -11,9 +11,10 @@
 
 use super::backing::{Backing, Point};
 use super::types::{EVERY, PoolId, RETIRED, UNORDERED};
-use crate::base::boxed::{has_room, try_arc, try_push};
+use crate::base::boxed::{try_arc, try_push};
 use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::ordered::Map;
+use crate::base::room::check_room;
 use crate::base::sync::{
     AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering::Acquire, Ordering::Relaxed, lock,
 };
@@ -158,8 +159,8 @@ impl Order {
         };
         // For the point, its event, the fence, and the tables of all these. While nothing is queued there will be none, and a
         // warm program is to leave the heap alone.
-        if !self.backing().idle() && !has_room(FENCE_BYTES) {
-            return Err(no_host_memory());
+        if !self.backing().idle() {
+            check_room(FENCE_BYTES)?;
         }
         let alive = named || lasts();
         let all = !alive && !stream.elsewhere;
@@ -454,6 +455,7 @@ impl Order {
 
     /// A fence that is passed when the caller's event is; `None`: it has been passed.
     pub(crate) fn borrow(&self, event: u64) -> Result<Option<Fence>> {
+        check_room(FENCE_BYTES)?;
         let point = self.backing().borrow_event(event)?;
         Ok(point.map(|p| self.adopt(p)))
     }

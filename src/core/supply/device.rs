@@ -53,6 +53,8 @@ impl<'a> DeviceMemory<'a> {
         give: impl FnOnce(Extent) -> R,
     ) -> Result<R> {
         let ground = self.ground;
+        // Once the device has given the segment, what it is entered in could not say so.
+        ground.check_room_to_take()?;
         let pool = heap.pool();
         let (part, transit) = {
             let mut g = ground.growing();

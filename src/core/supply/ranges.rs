@@ -9,6 +9,7 @@ use super::super::heap::{Heap, LockedHeap, Scratch};
 use super::super::units::{Extent, GranuleRun, LARGE_UNITS_SHIFT, every_granule, granule_bytes};
 use super::limits::{self, TOO_MANY_BLOCKS};
 use crate::base::error::{Code, Result};
+use crate::base::room::{CALL_BYTES, check_room};
 use crate::fail;
 
 /// How many ranges of the right size are checked for one whose granules are all free.
@@ -60,6 +61,9 @@ impl<'a> Ranges<'a> {
     /// Maps pieces that were taken out of a heap, at addresses of their own.
     pub(super) fn map(self, pieces: &[Extent], heap: &'static Heap) -> Result<Range> {
         let ground = self.ground;
+        // What follows could not say so once the device has mapped the pieces.
+        let host_bytes = ground.aliases().host_bytes(pieces.len());
+        check_room(CALL_BYTES + host_bytes)?;
         let count = pieces.iter().map(|p| self.mapped_for(p).count).sum();
         let room = || ground.aliases().room(count, pieces.len());
         let mut at = room();

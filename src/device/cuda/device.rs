@@ -17,6 +17,7 @@ use super::memory::{Blocks, Kind};
 use super::peers::Peers;
 use super::pool::Pool;
 use super::sharing::{Reach, Sharing};
+use crate::base::boxed::text_if_it_fits;
 use crate::base::error::{Code, Error, Result};
 use crate::device::{
     self, Caps, CopyKind, Device, DriverPool, ExternalStreams, Facts, GRANULE, HostWish, Identity,
@@ -192,7 +193,11 @@ impl Device for CudaDevice {
     }
 
     fn facts(&self) -> Facts {
-        self.facts.clone()
+        // Who sets a limit does not read the texts.
+        let Identity { name, uuid, pci_bus_id } = &self.facts.identity;
+        let identity =
+            Identity { name: text_if_it_fits(name), uuid: *uuid, pci_bus_id: text_if_it_fits(pci_bus_id) };
+        Facts { identity, ..self.facts }
     }
 
     fn lack(&self, cap: Caps) -> String {

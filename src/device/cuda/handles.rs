@@ -14,8 +14,10 @@
 //! there, and a stream of ours waits for it.
 
 use super::driver::{Context, Driver};
-use crate::base::error::{Code, Error, Result};
+use crate::base::boxed::try_push;
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::ordered::{Map, Set};
+use crate::base::room::{CALL_BYTES, check_room};
 use crate::base::sync::pause;
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::{NO_STREAM, StreamKind};
@@ -210,12 +212,19 @@ impl HandleTable {
         if self.capture_id(0)?.is_some() {
             return Ok(Some(0));
         }
-        let own: Vec<u64> = lock(&self.streams).live.iter().collect();
+        let mut own = Vec::new();
+        if !lock(&self.streams).live.iter().all(|s| try_push(&mut own, s)) {
+            return Err(no_host_memory());
+        }
         for s in own {
             if self.driver.capture_id(s)?.is_some() {
                 return Ok(Some(s));
             }
         }
+        if lock(&self.watched).is_empty() && lock(&self.seen).is_empty() {
+            return Ok(None);
+        }
+        check_room(CALL_BYTES)?;
         let watched: Vec<u64> = lock(&self.watched).iter().collect();
         let seen = watched.into_iter().chain(lock(&self.seen).iter()).collect::<Set<u64>>();
         for s in seen {
@@ -303,7 +312,7 @@ impl HandleTable {
             if !h.live.remove(&it) {
                 fail!(Code::InvalidArgument, "{it:#x} was destroyed meanwhile");
             }
-            if really {
+            if really || h.ended.try_reserve(1).is_err() {
                 Some(it)
             } else {
                 h.ended.push_back(it);

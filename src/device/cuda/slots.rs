@@ -4,7 +4,8 @@
 //! only as a whole, since the driver maps a handle from its start (`cuMemMap` takes an offset of 0 only).
 
 use super::fabric::Fabric;
-use crate::base::error::{Code, Error, Result};
+use crate::base::boxed::try_push;
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::ordered::{Map, Set};
 use crate::device::{GRANULE, Run, slots_of};
 use crate::fail;
@@ -89,7 +90,8 @@ impl State {
         }
     }
 
-    /// The handles in which these granules lie. Fails if a tie is only partly among them.
+    /// The handles in which these granules lie. Fails if a tie is only partly among them, or the host has no memory for the
+    /// list.
     pub(super) fn lots(&self, granules: Range<usize>) -> Result<Vec<Range<usize>>> {
         let (mut at, mut lots) = (granules.start, Vec::new());
         while at < granules.end {
@@ -98,7 +100,9 @@ impl State {
                 fail!(Code::InvalidArgument, "granules {} to {} go together only", lot.start, lot.end - 1);
             }
             at = lot.end;
-            lots.push(lot);
+            if !try_push(&mut lots, lot) {
+                return Err(no_host_memory());
+            }
         }
         Ok(lots)
     }

@@ -10,6 +10,7 @@ use super::memory::Kind;
 use super::process;
 use super::shared::{Shared, State, unknown_stream};
 use super::stream::{Point, Stream, Work};
+use crate::base::boxed::text_if_it_fits;
 use crate::base::error::{Code, Error, Result};
 use crate::device::{
     Caps, CopyKind, Device, Facts, GRANULE, HostWish, Identity, Mapping, MemoryInfo, Peers, Registration,
@@ -109,11 +110,7 @@ impl Device for HostDevice {
     fn facts(&self) -> Facts {
         static NAME: OnceLock<String> = OnceLock::new();
         let known = NAME.get_or_init(|| processor().unwrap_or_default());
-        // None where the host has no memory for it: who sets a limit does not read it.
-        let mut name = String::new();
-        if name.try_reserve_exact(known.len()).is_ok() {
-            name.push_str(known);
-        }
+        let name = text_if_it_fits(known); // who sets a limit does not read it
         Facts {
             identity: Identity { name, ..Identity::default() },
             host_access: true,

@@ -1,7 +1,8 @@
 //! An event: the work that its stream had been given when the event was last recorded.
 
-use super::stream::Point;
+use super::stream::{Point, copied};
 use super::times::Times;
+use crate::base::boxed::try_arc;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, lock};
 use std::sync::Arc;
@@ -16,14 +17,16 @@ pub(super) struct Event {
 }
 
 impl Event {
-    /// A new event of device `ordinal`, which counts as completed.
-    pub(super) fn new(ordinal: usize) -> Self {
-        Event { ordinal, recorded: Mutex::new(Vec::new()), times: None }
+    /// A new event of device `ordinal`, which counts as completed. `None`: the host has no memory for it.
+    pub(super) fn new(ordinal: usize) -> Option<Self> {
+        let mut recorded = Vec::new();
+        recorded.try_reserve_exact(1).ok()?; // so that a record on a stream needs none
+        Some(Event { ordinal, recorded: Mutex::new(recorded), times: None })
     }
 
     /// One that notes the time.
-    pub(super) fn timed(ordinal: usize) -> Self {
-        Event { times: Some(Arc::default()), ..Event::new(ordinal) }
+    pub(super) fn timed(ordinal: usize) -> Option<Self> {
+        Some(Event { times: Some(try_arc(Times::default())?), ..Event::new(ordinal)? })
     }
 
     /// The times at which it was reached, if it notes them.
@@ -44,7 +47,7 @@ impl Event {
         self.ordinal
     }
 
-    /// Makes the event stand for this point. Recording it again allocates no host memory.
+    /// Makes the event stand for this point. That allocates no host memory.
     pub(super) fn record(&self, point: Point) {
         let mut recorded = lock(&self.recorded);
         recorded.truncate(1);
@@ -62,7 +65,16 @@ impl Event {
 
     /// Makes the event stand for all these points.
     pub(super) fn record_all(&self, points: Vec<Point>) {
-        let old = std::mem::replace(&mut *lock(&self.recorded), points);
+        let mut recorded = lock(&self.recorded);
+        if points.is_empty() {
+            // The list keeps its room.
+            recorded.truncate(1);
+            let old = recorded.pop();
+            drop(recorded);
+            return drop(old);
+        }
+        let old = std::mem::replace(&mut *recorded, points);
+        drop(recorded);
         drop(old);
     }
 
@@ -71,10 +83,19 @@ impl Event {
         lock(&self.recorded).iter().all(Point::done)
     }
 
-    /// The recorded points that are not done yet.
-    pub(super) fn pending(&self) -> Vec<Point> {
+    /// The recorded points that are not done yet. `None`: the host has no memory to list them.
+    pub(super) fn pending(&self) -> Option<Vec<Point>> {
         let mut recorded = lock(&self.recorded);
         recorded.retain(|point| !point.done());
-        recorded.clone()
+        copied(&recorded)
+    }
+
+    /// Waits for all that is recorded now; if the host has no memory to list that, also for what is recorded meanwhile.
+    pub(super) fn wait(&self) {
+        let first = || lock(&self.recorded).iter().find(|point| !point.done()).cloned();
+        match self.pending() {
+            Some(points) => points.iter().for_each(Point::wait),
+            None => std::iter::from_fn(first).for_each(|point| point.wait()),
+        }
     }
 }

@@ -6,7 +6,7 @@
 
 use super::options::machine_memory;
 use super::pages;
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::ordered::Map;
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::GRANULE;
@@ -101,6 +101,9 @@ impl Blocks {
     pub(super) fn alloc_touched(&self, budget: &Budget, kind: Kind, bytes: u64, threads: u32) -> Result<u64> {
         if bytes == 0 {
             return Err(Error::new(Code::InvalidArgument, "an allocation of 0 bytes"));
+        }
+        if !lock(&self.0).make_room() {
+            return Err(no_host_memory());
         }
         let counted = kind != Kind::Pinned;
         if counted {

@@ -10,8 +10,9 @@ use super::memory::{Blocks, Budget};
 use super::options::HostOptions;
 use super::process::{self};
 use super::staging::Staging;
-use super::stream::{Backlog, Ended, Ends, Point, Serial, Stream};
-use crate::base::error::{Code, Error, Result};
+use super::stream::{Backlog, Ended, Ends, Point, Serial, Stream, copied};
+use crate::base::boxed::try_push;
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::fork;
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::gate::{CallGate, CallPass};
@@ -205,28 +206,40 @@ impl State {
         lock(&self.streams).threads.values().filter(|(_, t)| !t.is_finished()).count()
     }
 
-    /// The ends of all streams' queues, including destroyed streams', unless already done; and what stream 0 waits for.
-    pub(super) fn pending(&self) -> Vec<Point> {
-        let mut points = self.default_pending();
+    /// The ends of all streams' queues, including destroyed streams', unless already done; and what stream 0 waits for. `None`:
+    /// the host has no memory to list them.
+    fn pending(&self) -> Option<Vec<Point>> {
+        let mut points = self.default_pending()?;
         let streams = lock(&self.streams);
-        points.extend(streams.threads.values().map(|(stream, _)| stream.point()).filter(|p| !p.done()));
-        points
+        let mut open = streams.threads.values().map(|(stream, _)| stream.point()).filter(|p| !p.done());
+        open.all(|point| try_push(&mut points, point)).then_some(points)
     }
 
-    /// What stream 0 waits for, unless already done.
-    pub(super) fn default_pending(&self) -> Vec<Point> {
+    /// One of them.
+    pub(super) fn first_pending(&self) -> Option<Point> {
+        let first = lock(&self.default_waits).iter().find(|point| !point.done()).cloned();
+        first.or_else(|| {
+            let streams = lock(&self.streams);
+            streams.threads.values().map(|(stream, _)| stream.point()).find(|p| !p.done())
+        })
+    }
+
+    /// What stream 0 waits for, unless already done. `None`: the host has no memory to list that.
+    pub(super) fn default_pending(&self) -> Option<Vec<Point>> {
         let mut waits = lock(&self.default_waits);
         waits.retain(|point| !point.done());
         // Release pairs with the Acquire in `is_idle`: what these points have done is visible.
         self.default_waits_any.store(!waits.is_empty(), Ordering::Release);
-        waits.clone()
+        copied(&waits)
     }
 
     /// Makes the next work on stream 0 wait for these points too.
-    pub(super) fn default_wait(&self, points: Vec<Point>) {
+    pub(super) fn default_wait(&self, points: Vec<Point>) -> Result<()> {
         let mut waits = lock(&self.default_waits);
+        waits.try_reserve(points.len()).map_err(|_| no_host_memory())?;
         waits.extend(points);
         self.default_waits_any.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Whether nothing is queued on any stream, destroyed ones included, and stream 0 waits for nothing.
@@ -234,9 +247,13 @@ impl State {
         self.backlog.is_empty() && !self.default_waits_any.load(Ordering::Acquire)
     }
 
-    /// Waits for everything queued on the device so far. The caller has checked that it may block.
+    /// Waits for everything queued on the device so far; if the host has no memory to list that, also for what is queued
+    /// meanwhile. The caller has checked that it may block.
     pub(super) fn drain(&self) {
-        self.pending().iter().for_each(Point::wait);
+        match self.pending() {
+            Some(points) => points.iter().for_each(Point::wait),
+            None => std::iter::from_fn(|| self.first_pending()).for_each(|point| point.wait()),
+        }
     }
 }
 

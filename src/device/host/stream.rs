@@ -86,6 +86,14 @@ impl Point {
     }
 }
 
+/// A copy of the list; `None`: the host has no memory for it.
+pub(super) fn copied(points: &[Point]) -> Option<Vec<Point>> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(points.len()).ok()?;
+    copy.extend_from_slice(points);
+    Some(copy)
+}
+
 struct Queue {
     work: VecDeque<Work>,
     pushed: u64,   // pieces ever queued

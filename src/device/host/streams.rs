@@ -2,7 +2,7 @@
 
 use super::device::HostDevice;
 use super::event::Event;
-use super::stream::{Point, Work};
+use super::stream::Work;
 use crate::base::boxed::try_arc;
 use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::sync::system::lock;
@@ -51,7 +51,7 @@ impl Streams for HostDevice {
     fn query(&self, stream: StreamId) -> Result<bool> {
         let _pass = self.shared.enter()?;
         if stream == 0 {
-            return Ok(self.state().pending().is_empty());
+            return Ok(self.state().first_pending().is_none());
         }
         Ok(self.state().stream(stream)?.point().done())
     }
@@ -69,13 +69,12 @@ impl Streams for HostDevice {
     /// On stream 0 the wait applies to the next work on stream 0; the call itself never blocks.
     fn wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
         let _pass = self.shared.enter()?;
-        let points = self.any_event(event)?.pending();
+        let points = self.any_event(event)?.pending().ok_or_else(no_host_memory)?;
         if points.is_empty() {
             return self.check_stream(stream);
         }
         if stream == 0 {
-            self.state().default_wait(points);
-            return Ok(());
+            return self.state().default_wait(points);
         }
         self.queue(stream, Work::Wait(points)).map(drop)
     }
@@ -87,7 +86,7 @@ impl Streams for HostDevice {
 
     fn event_create(&self) -> Result<EventId> {
         let _pass = self.shared.enter()?;
-        let event = try_arc(Event::new(self.ordinal)).ok_or_else(no_host_memory)?;
+        let event = Event::new(self.ordinal).and_then(try_arc).ok_or_else(no_host_memory)?;
         lock(&self.shared.events).insert(event)
     }
 
@@ -117,7 +116,7 @@ impl Streams for HostDevice {
             return Ok(());
         }
         match stream {
-            0 => event.record_all(self.state().default_pending()),
+            0 => event.record_all(self.state().default_pending().ok_or_else(no_host_memory)?),
             _ => {
                 let point = self.state().stream(stream)?.point();
                 event.record(point);
@@ -137,7 +136,7 @@ impl Streams for HostDevice {
 
     fn event_synchronize(&self, event: EventId) -> Result<()> {
         let _pass = self.shared.enter_blocking()?;
-        self.event(event)?.pending().iter().for_each(Point::wait);
+        self.event(event)?.wait();
         Ok(())
     }
 }
@@ -145,7 +144,8 @@ impl Streams for HostDevice {
 impl Timing for HostDevice {
     fn create_event(&self) -> Result<EventId> {
         let _pass = self.shared.enter()?;
-        lock(&self.shared.events).insert(Arc::new(Event::timed(self.ordinal)))
+        let event = Event::timed(self.ordinal).and_then(try_arc).ok_or_else(no_host_memory)?;
+        lock(&self.shared.events).insert(event)
     }
 
     fn elapsed(&self, start: EventId, end: EventId) -> Result<f32> {

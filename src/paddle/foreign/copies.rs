@@ -3,8 +3,9 @@
 //! pieces.
 
 use super::device::{ForeignDevice, call};
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Code, Result};
 use crate::device::{CopyKind, Device, StreamId, Streams, as_ptr};
+use crate::fail;
 
 /// The maximum piece of a copy that goes through the host (bytes).
 const PIECE: u64 = 4 << 20;
@@ -16,7 +17,7 @@ fn staging(bytes: u64, value: u8) -> Result<Vec<u8>> {
     let size = bytes.min(PIECE) as usize;
     let mut buffer = Vec::new();
     if buffer.try_reserve_exact(size).is_err() {
-        return Err(Error::new(Code::OutOfMemory, format!("no {size} bytes of host memory to copy through")));
+        fail!(Code::OutOfMemory, "no {size} bytes of host memory to copy through");
     }
     buffer.resize(size, value);
     Ok(buffer)

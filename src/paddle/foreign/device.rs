@@ -257,6 +257,7 @@ impl ForeignDevice {
     fn ask_device(&self, size: usize) -> Result<Piece> {
         let callback =
             self.plugin.table.device_memory_allocate.ok_or_else(|| missing("device_memory_allocate"))?;
+        self.given.make_room()?;
         let addr = self.take("device_memory_allocate", "device memory", callback, size)?;
         Ok(Piece { addr, bytes: size as u64 })
     }

@@ -5,7 +5,7 @@
 //! does not own, and a free would take it from its owner. A piece that is merely less aligned than it should be is the
 //! plugin's memory all the same.
 
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::ordered::Map;
 use crate::base::sync::system::Mutex;
 use crate::runtime::lock;
@@ -29,6 +29,11 @@ struct Given {
 pub(super) struct Pieces(Mutex<Map<u64, Given>>); // by the address where the plugin's piece begins
 
 impl Pieces {
+    /// `OutOfMemory` if the host has no memory to enter one more piece.
+    pub(super) fn make_room(&self) -> Result<()> {
+        if lock(&self.0).make_room() { Ok(()) } else { Err(no_host_memory()) }
+    }
+
     /// Enters a piece that the plugin has just handed out; the library uses it from `start` on.
     pub(super) fn enter(&self, piece: Piece, start: u64) -> Result<()> {
         let Piece { addr, bytes } = piece;

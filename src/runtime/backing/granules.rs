@@ -6,6 +6,7 @@
 use super::device_backing::DeviceBacking;
 use super::refused::Run;
 use crate::base::error::{Error, Result};
+use crate::base::room::{CALL_BYTES, check_room};
 use crate::core::GRANULE;
 use crate::runtime::entry::reentry::InCall;
 use crate::runtime::nvtx;
@@ -17,6 +18,7 @@ impl DeviceBacking {
         let (f, n) = (u64::from(first), u64::from(count));
         self.ask_again();
         self.refused.check(f, n)?;
+        check_room(CALL_BYTES)?; // so that what the device gives can be entered
         let _range = nvtx::range(c"segment alloc", self.granule_at(count));
         self.taking(|m| match each {
             0 => m.create(f, n),

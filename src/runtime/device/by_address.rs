@@ -138,14 +138,17 @@ pub fn free(addr: u64, size: Option<u64>) -> Result<()> {
         return Ok(());
     }
     if table::own_addresses()
-        && let Ok(all) = holders(addr)
+        && let Ok(mut all) = holders(addr)
     {
         // A free names a block by its start.
-        let (starts, inside): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, b)| b.base == addr);
-        match (&starts[..], &inside[..]) {
-            ([], []) => {}
-            ([(d, _)], _) | ([], [(d, _), ..]) => return d.memory().free(addr, None, size),
-            _ => return ambiguous(addr, &starts),
+        if all.iter().any(|(_, b)| b.base == addr) {
+            all.retain(|(_, b)| b.base == addr);
+            if all.len() > 1 {
+                return ambiguous(addr, &all);
+            }
+        }
+        if let Some((d, _)) = all.first() {
+            return d.memory().free(addr, None, size);
         }
     }
     // Usually one device has the address, and its answer counts: the others know nothing of the address, or only that a

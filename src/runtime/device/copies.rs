@@ -118,8 +118,8 @@ impl DeviceState {
         self.check_copy(kind, dst, src, bytes)?;
         // Noted before the copy is queued, so that a free that follows knows of it.
         match kind {
-            CopyKind::HostToDevice => self.host_memory().note(src, stream),
-            CopyKind::DeviceToHost => self.host_memory().note(dst, stream),
+            CopyKind::HostToDevice => self.host_memory().note(src, stream)?,
+            CopyKind::DeviceToHost => self.host_memory().note(dst, stream)?,
             CopyKind::DeviceToDevice => false,
         };
         self.device().copy_async(stream, kind, dst, src, bytes)

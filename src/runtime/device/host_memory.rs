@@ -149,26 +149,31 @@ impl HostMemory<'_> {
     pub fn record_stream(&self, addr: u64, stream: StreamId) -> Result<()> {
         let _pass = self.0.enter()?;
         let used_by = self.0.memory().order().user(stream)?;
-        if !self.note_use(addr, used_by) {
+        if !self.note_use(addr, used_by)? {
             fail!(Code::UnknownPointer, "no live pinned memory holds {addr:#x}");
         }
         Ok(())
     }
 
     /// Notes a use of whatever pinned memory holds `addr`, if any does.
-    pub(crate) fn note(&self, addr: u64, stream: StreamId) -> bool {
+    pub(crate) fn note(&self, addr: u64, stream: StreamId) -> Result<bool> {
         // One that is another stream on each thread is stood for by one that waits for all of them.
         let order = self.0.memory().order();
         self.note_use(addr, order.stream_or_all(order.ordered(stream)))
     }
 
-    fn note_use(&self, addr: u64, stream: Arc<Stream>) -> bool {
+    fn note_use(&self, addr: u64, stream: Arc<Stream>) -> Result<bool> {
         let by = Use { device: self.0.id(), stream };
-        if lock(&self.0.host.state).note(addr, &by) {
-            return true;
+        if lock(&self.0.host.state).note(addr, &by)? {
+            return Ok(true);
         }
         // Pinned memory is good for all devices of a machine.
-        table::open_devices().any(|d| d.id() != self.0.id() && lock(&d.host.state).note(addr, &by))
+        for d in table::open_devices().filter(|d| d.id() != self.0.id()) {
+            if lock(&d.host.state).note(addr, &by)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The account of the device's pinned host memory.

@@ -6,7 +6,8 @@ use super::numbers::{HostMemoryStats, Times};
 use super::ranges::Ranges;
 use super::sizes::{SLAB_MAX, span_of};
 use super::tags::TagSums;
-use crate::base::error::Result;
+use crate::base::boxed::try_push;
+use crate::base::error::{Result, no_host_memory};
 use crate::base::ordered::Map;
 use crate::core::Counter;
 use crate::core::{Stream, Waits};
@@ -236,13 +237,14 @@ impl State {
         Some(Span { addr, bytes, piece })
     }
 
-    /// The block that holds `addr` is also used by a stream. `false`: no live block holds it.
-    pub(crate) fn note(&mut self, addr: u64, by: &Use) -> bool {
-        let Some(live) = self.live.holder(addr) else { return false };
-        if !live.uses.iter().any(|u| u.is(by)) {
-            live.uses.push(by.clone());
+    /// The block that holds `addr` is also used by a stream. `false`: no live block holds it. `OutOfMemory` if the host has no
+    /// memory to note it.
+    pub(crate) fn note(&mut self, addr: u64, by: &Use) -> Result<bool> {
+        let Some(live) = self.live.holder(addr) else { return Ok(false) };
+        if !live.uses.iter().any(|u| u.is(by)) && !try_push(&mut live.uses, by.clone()) {
+            return Err(no_host_memory());
         }
-        true
+        Ok(true)
     }
 
     /// Everything that was taken from the device, live or not; nothing is left. And what freed blocks have waited for,

@@ -7,6 +7,7 @@
 
 use crate::base::clock;
 use crate::base::error::{Code, Error, Result};
+use crate::base::room::check_room;
 use crate::core::PoolId;
 use crate::device::MemoryInfo;
 use crate::runtime::device::state::DeviceState;
@@ -32,6 +33,9 @@ mod sink;
 #[cfg(test)]
 mod tests;
 mod torch;
+
+/// \[B\] what the writing of a snapshot needs of the host's memory beside the snapshot, and more.
+const WRITE_BYTES: usize = 1 << 20;
 
 /// The format of a written snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +116,7 @@ impl Snapshot {
         events: impl Iterator<Item = Event>,
         mut to: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
+        check_room(WRITE_BYTES)?;
         let mut sink = Sink::new(&mut to);
         match format {
             SnapshotFormat::Json => json::write(self, events, &mut sink)?,

@@ -2,7 +2,9 @@
 
 use super::Unpooled;
 use super::account::{Account, Block, Freed};
-use crate::base::error::{Code, Error, Result};
+use crate::base::boxed::has_room;
+use crate::base::error::{Code, Error, Result, no_host_memory};
+use crate::base::room::CALL_BYTES;
 use crate::base::sync::pause;
 use crate::base::sync::system::lock;
 use crate::core::{BlockInfo, PoolId, Stream, Waits};
@@ -57,6 +59,7 @@ impl Unpooled {
         let own = own.filter(|s| s.end().is_none()).map(|s| s.id);
         let given = stream.filter(|&s| Some(s) != own).map(|s| self.order.user(s)).transpose()?;
         self.settle_freed();
+        let mut waits = Waits::default();
         let (block, _hand) = {
             let mut a = self.lock()?;
             let Some(block) = a.blocks.get(&addr) else {
@@ -65,13 +68,18 @@ impl Unpooled {
             if let Some(s) = size.filter(|&s| s != block.info.requested) {
                 fail!(Code::WrongSize, "{s} bytes given at free, {} at allocation", block.info.requested);
             }
+            // For its fences, as in the pond: its uses, its own stream's, that of the free, and all streams together.
+            let fences = block.used_by.len() + 3;
+            if !waits.make_room(fences) || a.freed.try_reserve(1).is_err() || !has_room(CALL_BYTES) {
+                return Err(no_host_memory());
+            }
             let Some(block) = a.end(addr) else { return Err(a.not_live(addr)) };
             self.tell(EventKind::FreeRequested, &block.info);
             let hand = self.hand(&mut a, block.info.pool);
             (block, hand)
         };
         let named = own.is_some() && stream == own;
-        let waits = self.waits_of(&block, given);
+        self.add_waits_of(&block, given, &mut waits);
         let mut freed = Freed { block, waits, own_waited: false };
         let given = self.give_back(&mut freed, named);
         let mut a = lock(&self.account);
@@ -113,14 +121,11 @@ impl Unpooled {
         own.end().is_none() && (named || self.order.is_there(own.id))
     }
 
-    /// What must have passed before the block goes back to the device. Where the driver's pool takes it, `give_back` sees to
-    /// the block's own stream, which may end until then.
-    fn waits_of(&self, block: &Block, given: Option<Arc<Stream>>) -> Waits {
-        let mut waits = Waits::default();
-        match &block.own {
-            None => self.order.add_all(&mut waits),
-            Some(own) if !self.by_driver => self.order.add(own, &mut waits),
-            Some(_) => {}
+    /// Adds what must have passed before the block goes back to the device; `waits` has room for it. Where the driver's pool
+    /// takes it, `give_back` sees to the block's own stream, which may end until then.
+    fn add_waits_of(&self, block: &Block, given: Option<Arc<Stream>>, waits: &mut Waits) {
+        if let Some(own) = block.own.as_ref().filter(|_| !self.by_driver) {
+            self.order.add(own, waits);
         }
         for s in block.used_by.iter().chain(&given) {
             let covered = match &block.own {
@@ -128,10 +133,13 @@ impl Unpooled {
                 Some(own) => s.serial == own.serial,
             };
             if !covered {
-                self.order.add(s, &mut waits);
+                self.order.add(s, waits);
             }
         }
-        waits
+        // Last: the others have the room that was made.
+        if block.own.is_none() {
+            self.order.add_all(waits);
+        }
     }
 
     /// Gives a freed block back to the device; `named`: the program's call names its stream.

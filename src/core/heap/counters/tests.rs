@@ -129,6 +129,24 @@ fn classes_exchange_room_and_look_for_a_surplus_now_and_then() {
     assert_eq!(looks, 2);
 }
 
+#[test]
+fn peaks_that_are_reset_before_a_request_is_completed_are_exact() {
+    let mut c = Counters::default();
+    c.set_room(room([1000, 1000, 10]), Grid::default(), true);
+    for _ in 0..2 {
+        assert!(!counted_in(&mut c, CLASS, 300, 300));
+    }
+    (0..2).for_each(|_| c.count_out(CLASS, 300, 300));
+    assert!(c.count_in_quick(Class::Small, 100, 100), "the other class has all");
+    c.reset_highest(); // by another thread
+    if !c.exchange() {
+        assert!(!c.take_more_of_all());
+    }
+    assert!(!counted_in(&mut c, CLASS, 200, 200));
+    c.count_out(CLASS, 200, 200);
+    assert_eq!(c.highest(), [300, 300, 2]);
+}
+
 proptest! {
     #[test]
     fn the_peak_of_both_classes_is_exact_whatever_room_there_is(
@@ -179,6 +197,73 @@ proptest! {
             prop_assert_eq!(c.current()[ALL], now);
         }
         prop_assert_eq!(c.highest(), peak);
+    }
+
+    /// Between the two steps of a request by a fast path other threads may have the heap. Until then the request may come to
+    /// the peak or not.
+    #[test]
+    fn no_peak_is_missed_whatever_happens_before_a_request_is_completed(
+        steps in prop::collection::vec((0u8..12, any::<bool>(), 1u64..100), 1..400)
+    ) {
+        let mut c = Counters::default();
+        let (mut live, mut waiting, mut begun) = (Vec::<(Class, u64)>::new(), Vec::new(), Vec::new());
+        // What is there with and without requests that are not completed, and the peaks of both.
+        let (mut now, mut peak) = ([Triple::default(); 2], [Triple::default(); 2]);
+        for (what, small, n) in steps {
+            let class = if small { Class::Small } else { Class::Large };
+            let (rooms, returns) = (room([n as i64 * 3, n as i64, 2]), room([n as i64, n as i64 / 2, 1]));
+            let add = |to: &mut Triple, n: u64| *to = [to[0] + 2 * n as i64, to[1] + n as i64, to[2] + 1];
+            match what {
+                0..=3 => {
+                    add(&mut now[0], n);
+                    if c.count_in_quick(class, 2 * n, n) {
+                        begun.push((class, n));
+                    } else {
+                        live.push((class, n));
+                        add(&mut now[1], n);
+                    }
+                }
+                4 | 5 => {
+                    if !c.exchange() && c.take_more_of_all() {
+                        c.set_room(rooms, returns, true);
+                    }
+                    prop_assert!(!c.over());
+                    live.append(&mut begun);
+                    now[1] = now[0];
+                }
+                6..=8 => {
+                    let Some((class, n)) = live.pop() else { continue };
+                    now = now.map(|now| [now[0] - 2 * n as i64, now[1] - n as i64, now[2] - 1]);
+                    if what == 6 {
+                        c.count_out_to_wait(class, 2 * n, n);
+                        waiting.push((class, n));
+                    } else {
+                        c.count_out(class, 2 * n, n);
+                    }
+                }
+                9 => {
+                    let Some((class, n)) = waiting.pop() else { continue };
+                    c.count_back(class, 2 * n, n);
+                }
+                _ if n < 30 => c.set_room(rooms, returns, true),
+                _ if n < 40 => _ = c.give_surplus(),
+                _ => {
+                    let highest = c.highest();
+                    let fits = |d| (peak[1][d]..=peak[0][d]).contains(&highest[d]);
+                    prop_assert!((0..3).all(fits), "{highest:?}: {peak:?}");
+                    c.reset_highest();
+                    peak = now;
+                }
+            }
+            for (peak, now) in peak.iter_mut().zip(now) {
+                *peak = std::array::from_fn(|d| peak[d].max(now[d]));
+            }
+            prop_assert_eq!(c.current()[ALL], now[0]);
+            let fits = c.room().iter().flatten().all(|n| *n >= 0);
+            prop_assert!(c.over() || fits, "it has more than it may, and does not ask");
+        }
+        let highest = c.highest();
+        prop_assert!((0..3).all(|d| (peak[1][d]..=peak[0][d]).contains(&highest[d])), "{highest:?}: {peak:?}");
     }
 
     #[test]

@@ -1,0 +1,177 @@
+//! The host's heap ends in each operation: where the operation has needed more than before, step by step. Each run is a
+//! process of its own, forked from one that has not opened a device, since what cannot say that the host has no memory
+//! ends the process; then the test tells where.
+//!
+//! A call that fails says so (`OUT_OF_MEMORY`), the model holds, the same call succeeds once there is memory again, and
+//! everything comes back. `FAULTS_ONLY=word` runs some operations. `FAULTS_ONCE=1` refuses each single allocation instead,
+//! which nothing promises: a call that has found that there is room counts on it.
+
+use crate::api::{self, Outcome};
+use crate::heap::{self, End};
+use crate::kinds::Kind;
+use crate::operations::{OPERATIONS, Operation};
+use crate::world::World;
+use millpond::capi::*;
+use std::io::{Read, Write};
+use std::os::fd::IntoRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
+
+/// Where the child says what has come of its run.
+static SAYS: AtomicI32 = AtomicI32::new(-1);
+/// Where the program begins in memory.
+static BASE: AtomicUsize = AtomicUsize::new(0);
+
+fn say(text: &str) {
+    let line = format!("{}\n", text.replace('\n', " "));
+    unsafe { libc::write(SAYS.load(Relaxed), line.as_ptr().cast(), line.len()) };
+}
+
+/// Says where the process ends for lack of memory: addresses for addr2line.
+extern "C" fn tell(signal: i32) {
+    heap::disarm();
+    let mut at = [null_mut(); 60];
+    let count = unsafe { libc::backtrace(at.as_mut_ptr(), 60) } as usize;
+    let base = BASE.load(Relaxed);
+    let told: Vec<String> =
+        at[..count].iter().map(|a| format!("{:#x}", a.addr().wrapping_sub(base))).collect();
+    say(&format!("ended {signal} {}", told.join(" ")));
+    unsafe { libc::_exit(1) };
+}
+
+/// What has come of one run.
+#[derive(Default)]
+struct Run {
+    seen: usize,
+    steps: Vec<usize>,
+    room: Option<usize>,
+    code: u32,
+    wrong: Vec<String>,
+    ended: Option<String>,
+}
+
+fn child(kind: &'static Kind, op: &Operation, due: Option<End>, mut room: Option<usize>) {
+    for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT, libc::SIGALRM] {
+        unsafe { libc::signal(signal, tell as *const () as usize) };
+    }
+    unsafe { libc::alarm(20) };
+    api::BEFORE_WORDS.set(heap::has_failed);
+    let mut wrong = Vec::new();
+    let done = catch_unwind(AssertUnwindSafe(|| {
+        let mut w = World::new(kind);
+        if let Err(e) = (op.prepare)(&mut w) {
+            say(&format!("code {}", e.code));
+            return;
+        }
+        heap::arm(due);
+        let mut answer: Outcome<()> = (op.act)(&mut w);
+        let seen = heap::disarm();
+        say(&format!("seen {}", seen.count));
+        seen.steps[..seen.step_count].iter().for_each(|step| say(&format!("step {step}")));
+        if let Err(e) = &answer {
+            say(&format!("code {}", e.code));
+            if due.is_some() && e.code != MILLPOND_E_OUT_OF_MEMORY && e.code != op.code {
+                wrong.push(format!("the answer is {}: {}", e.code, e.message));
+            }
+            // Where it is the request for device memory that has failed, the report says what was missing.
+            let says = [" host ", "keep track", "the device refused"];
+            if due.is_some() && op.code == 0 && !says.iter().any(|t| e.message.contains(t)) {
+                wrong.push(format!("it says {:?}", e.message));
+            }
+            if !w.has_ended {
+                w.check_ill(&mut wrong);
+            }
+            if due.is_some() && e.code == MILLPOND_E_OUT_OF_MEMORY && op.code == 0 {
+                answer = (op.act)(&mut w);
+                if let Err(e) = answer {
+                    wrong.push(format!("again: the answer is {}: {}", e.code, e.message));
+                }
+            }
+        }
+        if !w.has_ended {
+            w.check_well(&mut wrong);
+        }
+        w.end(&mut room, &mut wrong);
+        say(&format!("room {}", room.unwrap_or(usize::MAX)));
+    }));
+    if done.is_err() {
+        say("wrong a panic");
+    }
+    for w in wrong {
+        say(&format!("wrong {w}"));
+    }
+}
+
+fn run(kind: &'static Kind, op: &Operation, due: Option<End>, room: Option<usize>) -> Run {
+    let (reader, writer) = std::io::pipe().unwrap();
+    std::io::stdout().flush().unwrap();
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        drop(reader);
+        SAYS.store(writer.into_raw_fd(), Relaxed);
+        child(kind, op, due, room);
+        unsafe { libc::_exit(0) };
+    }
+    drop(writer);
+    let (mut text, mut reader) = (String::new(), reader);
+    reader.read_to_string(&mut text).unwrap();
+    let mut status = 0;
+    unsafe { libc::waitpid(pid, &mut status, 0) };
+    let mut run = Run::default();
+    for line in text.lines() {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "seen" => run.seen = rest.parse().unwrap(),
+            "step" => run.steps.push(rest.parse().unwrap()),
+            "room" => run.room = rest.parse().ok().filter(|n| *n != usize::MAX),
+            "code" => run.code = rest.parse().unwrap(),
+            "wrong" => run.wrong.push(rest.to_owned()),
+            "ended" => run.ended = Some(rest.to_owned()),
+            _ => run.wrong.push(line.to_owned()),
+        }
+    }
+    if status != 0 && run.ended.is_none() {
+        run.ended = Some(format!("status {status}"));
+    }
+    run
+}
+
+/// All operations on one kind.
+pub fn all(kind: &'static Kind) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    BASE.store(usize::from_str_radix(maps.split('-').next().unwrap(), 16).unwrap(), Relaxed);
+    let only = std::env::var("FAULTS_ONLY").ok();
+    let (mut runs, mut operations) = (0, 0);
+    let mut wrong = Vec::new();
+    for op in OPERATIONS {
+        if only.as_ref().is_some_and(|o| !op.name.contains(o.as_str())) {
+            continue;
+        }
+        let plain = run(kind, op, None, None);
+        if [MILLPOND_E_UNSUPPORTED, MILLPOND_E_INVALID_ARGUMENT].contains(&plain.code) {
+            continue;
+        }
+        operations += 1;
+        let what = |how: &str, r: &Run| {
+            let ended = r.ended.iter().map(|e| format!("{}: {how}: ends: {e}", op.name));
+            let wrongs = r.wrong.iter().map(|e| format!("{}: {how}: {e}", op.name));
+            ended.chain(wrongs).collect::<Vec<_>>()
+        };
+        wrong.extend(what("nothing", &plain));
+        let ends: Vec<End> = match std::env::var_os("FAULTS_ONCE").is_some() {
+            true => (1..=plain.seen).map(End::Once).collect(),
+            false => plain.steps.iter().map(|step| End::After(step - 1)).collect(),
+        };
+        for end in ends {
+            let r = run(kind, op, Some(end), plain.room);
+            wrong.extend(what(&format!("{end:?}"), &r));
+            runs += 1;
+        }
+    }
+    println!("faults: {}: {operations} operations, {runs} refusals of the heap", kind.name);
+    for w in &wrong {
+        println!("wrong: {w}");
+    }
+    assert!(wrong.is_empty(), "{} things are wrong", wrong.len());
+}
