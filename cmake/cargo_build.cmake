@@ -19,7 +19,7 @@ endif()
 # Less inlining than the compiler's 250: it makes a program a tenth smaller, and a warm pair of calls, whose functions say
 # themselves that they are to be inlined, takes as many instructions (docs/decisions/size.md). Who names a threshold gets that one.
 if(NOT "$ENV{RUSTFLAGS}$ENV{CARGO_ENCODED_RUSTFLAGS}" MATCHES "inline-threshold")
-  list(APPEND rust_flags "-Cllvm-args=-inline-threshold=50")
+  list(APPEND rust_flags "-Cllvm-args=-inline-threshold=45")
 endif()
 
 # Cargo takes flags from one source only, the environment before its configuration: add to the one the user uses.

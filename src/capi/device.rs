@@ -313,7 +313,7 @@ pub unsafe extern "C" fn millpond_device_get_default_pool(
     device: *mut millpond_device,
     out_pool: *mut *mut millpond_pool,
 ) -> C_Status {
-    run_roomy(|| {
+    run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_pool, "out_pool") }?;
         out.set(handles::of_pool(handles::device(device)?, PoolId::DEFAULT)?);

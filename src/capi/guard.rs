@@ -2,7 +2,7 @@
 //! each pointer from C is checked before it is used.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::room::{CALL_BYTES, check_room};
+use crate::base::room::{CALL_BYTES, ENTRY_BYTES, check_room};
 use crate::capi::last_error;
 use crate::fail;
 use crate::ffi::{exceptions, panics};
@@ -29,7 +29,27 @@ pub(crate) fn run(body: impl FnOnce() -> Result<()>) -> C_Status {
 /// [`run`] for a call that makes lists as it goes: it is refused where the host has no memory for them.
 #[inline]
 pub(crate) fn run_roomy(body: impl FnOnce() -> Result<()>) -> C_Status {
-    run(|| check_room(CALL_BYTES).and_then(|()| body()))
+    run_with_room(CALL_BYTES, body)
+}
+
+/// The same for a call that enters one thing into lists and is made often.
+#[inline]
+pub(crate) fn run_entering(body: impl FnOnce() -> Result<()>) -> C_Status {
+    run_with_room(ENTRY_BYTES, body)
+}
+
+#[inline]
+fn run_with_room(bytes: usize, body: impl FnOnce() -> Result<()>) -> C_Status {
+    match begin_with_room(bytes).and_then(|()| guarded(body)) {
+        Ok(()) => C_Status::SUCCESS,
+        Err(status) => status,
+    }
+}
+
+/// Apart, since a hundred calls begin with it.
+#[inline(never)]
+fn begin_with_room(bytes: usize) -> std::result::Result<(), C_Status> {
+    guarded(|| may_call().and_then(|()| check_room(bytes)))
 }
 
 /// `NotPermitted` in a forked child and in a segment callback.

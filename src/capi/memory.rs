@@ -1,7 +1,7 @@
 //! Memory without naming a pool: blocks without a stream, block lookup, host and unified memory.
 
 use crate::base::error::{Code, Result};
-use crate::capi::guard::{Out, OutStruct, Versioned, run, run_roomy};
+use crate::capi::guard::{Out, OutStruct, Versioned, run, run_entering, run_roomy};
 use crate::capi::handles::{self, Named};
 use crate::capi::pool::{stream_id, to_ptr, unordered};
 use crate::capi::stream::event_id;
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn millpond_host_alloc(
     size_bytes: usize,
     out_ptr: *mut *mut c_void,
 ) -> C_Status {
-    run_roomy(|| {
+    run_entering(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
         out.set(to_ptr(handles::device(device)?.host_memory().alloc(size_bytes as u64)?));
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn millpond_host_alloc(
 /// Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_host_free(device: *mut millpond_device, ptr: *mut c_void) -> C_Status {
-    run_roomy(|| handles::device(device)?.host_memory().free(ptr.addr() as u64))
+    run_entering(|| handles::device(device)?.host_memory().free(ptr.addr() as u64))
 }
 
 /// Records that work queued on `stream` of `device` uses the memory of `millpond_host_alloc` (of this or of another
@@ -254,7 +254,9 @@ pub unsafe extern "C" fn millpond_host_record_stream(
     ptr: *const c_void,
     stream: C_Stream,
 ) -> C_Status {
-    run_roomy(|| handles::device(device)?.host_memory().record_stream(ptr.addr() as u64, stream_id(stream)))
+    run_entering(|| {
+        handles::device(device)?.host_memory().record_stream(ptr.addr() as u64, stream_id(stream))
+    })
 }
 
 /// The account of the device's pinned host memory. The caller sets `inout_stats->struct_size`; as much as fits is

@@ -1,6 +1,6 @@
 //! Scopes: the pool that serves a thread's requests to the default pool.
 
-use crate::capi::guard::{run, run_roomy};
+use crate::capi::guard::{run, run_entering};
 use crate::capi::handles;
 use crate::capi::types::millpond_pool;
 use crate::paddle::abi::C_Status;
@@ -15,7 +15,7 @@ use crate::paddle::abi::C_Status;
 /// Errors: INVALID_ARGUMENT for a pool that does not exist; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_scope_begin(pool: *mut millpond_pool) -> C_Status {
-    run_roomy(|| {
+    run_entering(|| {
         let (device, id) = handles::pool(pool)?;
         device.memory().pools().begin_scope(id)
     })

@@ -46,7 +46,7 @@ pub unsafe extern "C" fn millpond_device_get_stream_priority_range(
     out_least: *mut i32,
     out_greatest: *mut i32,
 ) -> C_Status {
-    run_roomy(|| {
+    run(|| {
         let (least, greatest) = handles::device(device)?.streams().priorities()?;
         for (out, value) in [(out_least, least), (out_greatest, greatest)] {
             if !out.is_null() {

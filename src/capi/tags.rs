@@ -1,7 +1,7 @@
 //! Tags: names that say what memory is for.
 
 use crate::base::error::{Code, Error, Result};
-use crate::capi::guard::{Out, OutRecords, RecordNames, Versioned, run, run_roomy, text};
+use crate::capi::guard::{Out, OutRecords, RecordNames, Versioned, run, run_entering, run_roomy, text};
 use crate::capi::handles;
 use crate::capi::types::{millpond_counter, millpond_device};
 use crate::paddle::abi::C_Status;
@@ -84,7 +84,7 @@ impl From<&DeviceTagStats> for millpond_tag_stats {
 /// Errors: INVALID_ARGUMENT; SYSTEM for more than 65535 names; NOT_PERMITTED on a thread that is ending.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_tag_push(name: *const c_char) -> C_Status {
-    run_roomy(|| {
+    run_entering(|| {
         // SAFETY: C's promise, as the header states it.
         Tag::new(unsafe { text(name, "name") }?)?.push()
     })
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn millpond_tag_get_number(name: *const c_char, out_tag: *
 /// Errors: INVALID_ARGUMENT for a number that no tag has; NOT_PERMITTED on a thread that is ending.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_tag_push_number(tag: u32) -> C_Status {
-    run_roomy(|| of_number(tag)?.push())
+    run_entering(|| of_number(tag)?.push())
 }
 
 fn of_number(tag: u32) -> Result<Tag> {

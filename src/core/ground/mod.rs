@@ -193,6 +193,7 @@ impl Ground {
         check_room(CALL_BYTES + (self.granules_taken() * GRANULE_BYTES) as usize)
     }
 
+    #[inline(never)]
     fn granules_taken(&self) -> u64 {
         let reserved: u64 = self.maps.reserved.counters(None).iter().map(|c| c.current).sum();
         reserved / GRANULE

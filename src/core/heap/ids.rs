@@ -48,24 +48,24 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         id
     }
 
-    /// Moves up to so many ids out of the stock into an empty list, as far as the host has memory for it.
-    pub(crate) fn lend_ids(&mut self, count: u64, into: &mut Vec<Id>) {
-        if into.try_reserve(count as usize).is_ok() {
-            into.extend((0..count).map_while(|_| self.take_id()));
+    /// Puts the ids of the list back into the stock, and moves so many out of it into the list: none if too few are left, or if the
+    /// host has no memory for it.
+    pub(crate) fn lend_ids(&mut self, count: u32, list: &mut Vec<Id>) {
+        while let Some(id) = list.pop() {
+            self.put_id(id);
+        }
+        if list.try_reserve(count as usize).is_ok() && self.stock(count) {
+            for _ in 0..count {
+                list.push(self.pop_id());
+            }
         }
     }
 
-    /// Puts ids that were lent, and are not used, back into the stock.
-    pub(crate) fn take_ids_back(&mut self, from: &mut Vec<Id>) {
-        from.drain(..).for_each(|id| self.put_id(id));
-    }
-
     /// A block that was taken out of this heap with an id that was lent, under an id of this heap's again.
+    #[inline(never)]
     pub(crate) fn with_own_id(&mut self, mut block: FreeBlock, lent: &mut Vec<Id>) -> FreeBlock {
-        if lent.len() < lent.capacity()
-            && let Some(own) = self.take_id()
-        {
-            lent.push(std::mem::replace(&mut block.id, own));
+        if lent.len() < lent.capacity() && self.state.ids != 0 {
+            lent.push(std::mem::replace(&mut block.id, self.pop_id()));
         }
         block
     }

@@ -40,11 +40,16 @@ impl Search<'_> {
     /// What is taken gets ids of the taker's. With those of the givers, whose descriptors lie side by side, the threads of two
     /// heaps would write into the same cache lines from then on.
     pub(super) fn steal(&mut self, missing: u64, scattering: bool, same_pool: bool, terms: Terms) -> bool {
-        let (ground, taker) = (self.ground, self.req.heap);
-        ground.lock(taker).lend_ids(missing.min(MOST_LENT), &mut self.scratch.ids);
+        self.lend_ids(missing.min(MOST_LENT) as u32);
         let helped = self.steal_with_ids(missing, scattering, same_pool, terms);
-        ground.lock(taker).take_ids_back(&mut self.scratch.ids);
+        self.lend_ids(0);
         helped
+    }
+
+    /// So many ids of the taker's are at hand, if it has them; the others go back to it.
+    #[inline(never)]
+    fn lend_ids(&mut self, count: u32) {
+        self.ground.lock(self.req.heap).lend_ids(count, &mut self.scratch.ids);
     }
 
     fn steal_with_ids(&mut self, missing: u64, scattering: bool, same_pool: bool, terms: Terms) -> bool {

@@ -8,6 +8,7 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::numa;
+use crate::base::room::{CALL_BYTES, check_room};
 use crate::base::sync::system::lock;
 use crate::core::Stream;
 use crate::device::{HostWish, Registration, StreamId};
@@ -258,6 +259,7 @@ impl HostMemory<'_> {
             threads: self.0.host.threads.load(Relaxed) as u32,
         };
         let span = span_of(size);
+        check_room(CALL_BYTES)?; // so that what the device gives can be entered
         {
             let mut s = lock(&self.0.host.state);
             let (taken, most) = (s.stats.reserved.current + s.taking, self.0.host.most.load(Relaxed));
