@@ -14,7 +14,7 @@ use super::stream::{Backlog, Ended, Ends, Point, Serial, Stream, copied};
 use crate::base::boxed::try_push;
 use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::fork;
-use crate::base::sync::system::{Mutex, lock};
+use crate::base::sync::system::{Mutex, MutexGuard, lock};
 use crate::device::gate::{CallGate, CallPass};
 use crate::locks;
 use std::collections::HashMap;
@@ -217,7 +217,7 @@ impl State {
 
     /// One of them.
     pub(super) fn first_pending(&self) -> Option<Point> {
-        let first = lock(&self.default_waits).iter().find(|point| !point.done()).cloned();
+        let first = self.open_default_waits().first().cloned();
         first.or_else(|| {
             let streams = lock(&self.streams);
             streams.threads.values().map(|(stream, _)| stream.point()).find(|p| !p.done())
@@ -226,11 +226,16 @@ impl State {
 
     /// What stream 0 waits for, unless already done. `None`: the host has no memory to list that.
     pub(super) fn default_pending(&self) -> Option<Vec<Point>> {
+        copied(&self.open_default_waits())
+    }
+
+    /// The list of what stream 0 waits for, without what is done.
+    fn open_default_waits(&self) -> MutexGuard<'_, Vec<Point>> {
         let mut waits = lock(&self.default_waits);
         waits.retain(|point| !point.done());
         // Release pairs with the Acquire in `is_idle`: what these points have done is visible.
         self.default_waits_any.store(!waits.is_empty(), Ordering::Release);
-        copied(&waits)
+        waits
     }
 
     /// Makes the next work on stream 0 wait for these points too.

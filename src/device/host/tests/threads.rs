@@ -141,6 +141,20 @@ fn the_default_stream_waits_for_all_others_and_is_done_on_return() {
     late.join().unwrap();
 }
 
+/// Where it is known that nothing is queued, a block without a stream takes the quick way.
+#[test]
+fn a_default_stream_that_is_found_done_makes_the_device_idle() {
+    let (_host, a, b) = host();
+    let far = b.streams().create().unwrap();
+    let (plug, event) = (Plug::new(&*b, far), b.streams().event_create().unwrap());
+    b.streams().event_record(far, event).unwrap();
+    a.streams().wait_event(0, event).unwrap();
+    assert!(!a.streams().query(0).unwrap() && !a.streams().idle());
+    plug.open();
+    b.streams().synchronize(far).unwrap();
+    assert!(a.streams().query(0).unwrap() && a.streams().idle());
+}
+
 #[test]
 fn synchronize_waits_for_every_stream() {
     let (_host, a, b) = host();
