@@ -5,9 +5,6 @@ use super::error::{Result, no_host_memory};
 
 /// \[B\] of the host's memory without which a call is not begun that makes lists as it goes.
 pub(crate) const CALL_BYTES: usize = 64 << 10;
-/// \[B\] of it without which a call is not begun that enters one thing into lists and is made often. The heap has so little at
-/// hand.
-pub(crate) const ENTRY_BYTES: usize = 1000;
 
 /// `OutOfMemory` if the heap has no room for so many bytes: for a call that could not say so later, before it changes
 /// anything. It holds as long as nobody else takes that memory meanwhile.

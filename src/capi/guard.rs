@@ -2,7 +2,7 @@
 //! each pointer from C is checked before it is used.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::room::{CALL_BYTES, ENTRY_BYTES, check_room};
+use crate::base::room::{CALL_BYTES, check_room};
 use crate::capi::last_error;
 use crate::fail;
 use crate::ffi::{exceptions, panics};
@@ -15,6 +15,10 @@ use std::mem::{MaybeUninit, align_of, size_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::ptr::NonNull;
+
+/// \[B\] of the host's memory without which a call is not begun that enters one thing into lists and is made often. The heap has
+/// so little at hand.
+const ENTRY_BYTES: usize = 1000;
 
 /// Runs the body of an export: refuses it in a forked child and in a segment callback, stores failures for the thread,
 /// and turns panics into `C_INTERNAL_ERROR`.
