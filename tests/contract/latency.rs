@@ -286,7 +286,8 @@ fn waits_for_streams_and_slow_events_lie_in_their_buckets() {
         gate.open_after(LONG);
         let (whole, at) = timed(|| pool.alloc(60 * MIB, s).unwrap());
         let waited = read(d, MILLPOND_LATENCY_EVENT_WAIT);
-        let least = (LONG.as_nanos() as u64).saturating_sub((before.elapsed() - whole).as_nanos() as u64) / 2;
+        // The wait may have begun late, as on a machine that is busy.
+        let least = (LONG.as_nanos() as u64).saturating_sub((before.elapsed() - whole).as_nanos() as u64) / 5;
         assert!((least..=whole.as_nanos() as u64).contains(&waited.max_ns), "{waited:?} of {whole:?}");
         pool.free(at, s).unwrap();
     });
