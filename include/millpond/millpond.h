@@ -26,9 +26,10 @@
  * Errors      Every call that can fail returns C_Status: C_SUCCESS; C_FAILED for OUT_OF_MEMORY, DEVICE and SYSTEM;
  *             C_INTERNAL_ERROR for INTERNAL; C_ERROR for the caller's mistakes. millpond_last_error_code() and
  *             millpond_last_error_message() of the same thread tell more. Comments name errors without their
- *             MILLPOND_E_. Outputs are written only on success. No call ends the process.
- *             Nothing is printed, but for a defect in Millpond itself or in a device written in Rust: its
- *             message goes to stderr, and the call returns C_INTERNAL_ERROR.
+ *             MILLPOND_E_. Outputs are written only on success. Any call may return OUT_OF_MEMORY where the host
+ *             itself has no memory left, and has changed nothing then; docs/rules.md says in which few places that
+ *             still ends the process. Nothing else does. Nothing is printed, but for a defect in Millpond itself or
+ *             in a device written in Rust: its message goes to stderr, and the call returns C_INTERNAL_ERROR.
  * Units       Sizes are bytes; names end in _bytes, _count. Streams are C_Stream of the custom runtime; NULL is
  *             the default stream of the device, and always exists.
  * Structs     Options and results start with struct_size. Set it to sizeof the struct before each call: a program
