@@ -2,9 +2,10 @@
 //!
 //! A thread that takes the lock again and again, with no other thread asking for it, becomes its *owner*: from then
 //! on it enters with two plain stores and a few loads. Another thread that wants the lock first revokes the
-//! ownership: it clears `owner`, makes every thread of the process pass a memory barrier (the `membarrier` system
-//! call of Linux), and waits until the owner has left. That costs microseconds, so a lock that changes hands often
-//! stops making owners: each revocation doubles the number of entries before the next owner is made.
+//! ownership: it clears `owner`, makes the owner pass a memory barrier, and waits until it has left. An owner that is busy comes
+//! to the lock itself, and says that it has passed one (`base/sync/answers.rs`). Only if it does not for a moment, every thread of
+//! the process is interrupted for it (the `membarrier` system call of Linux), which costs microseconds. A lock that changes hands
+//! often stops making owners: each revocation doubles the number of entries before the next owner is made.
 //!
 //! Why two threads are never inside together: the owner writes `INSIDE` in its seat and then reads `owner`; a thread
 //! that revokes writes `owner` and then reads the seat. With a full barrier between the two steps on both sides, at
@@ -13,8 +14,9 @@
 //! no thread ever becomes owner, and this is a plain spin lock. Where it is refused later (a sandbox that was
 //! set up after us), `barrier::heavy` falls back to another way, and no thread becomes owner any more.
 //!
-//! Who only looks (a reader of statistics) gives the ownership back when it leaves, unless others do so all the time: the
-//! owner loses a few microseconds by it, and not its right. Where they do, there is no owner for a millisecond at most.
+//! Whoever only looks (a reader of statistics) does not take the ownership away for good. An owner that has answered has it back when
+//! the looker leaves. One that was interrupted may be idle: it is owner again when it comes, and until then nobody has to
+//! interrupt it. Where owners are interrupted all the time, there is none for a millisecond at most.
 //!
 //! Each thread that was ever owner has a *seat* of its own in the lock, which no other thread writes. A thread whose
 //! ownership was revoked may have been stopped between reading `owner` and storing `INSIDE`. When it goes on, it
@@ -24,8 +26,8 @@
 //! The owner may leave a *fast path* open by which it enters without looking the lock up (`biased/seat.rs`).
 
 use crate::base::boxed::try_box;
-use crate::base::sync::waited;
 use crate::base::sync::{AtomicBool, AtomicPtr, Ordering, UnsafeCell, pause, set_flag, thread_token};
+use crate::base::sync::{answers, waited};
 use std::ops::{Deref, DerefMut};
 #[cfg(not(loom))]
 use std::time::{Duration, Instant};
@@ -51,9 +53,9 @@ const STREAK: u32 = if cfg!(loom) { 1 } else { 32 };
 /// The number of revocations after which that no longer doubles.
 const MAX_LOSSES: u32 = if cfg!(loom) { 0 } else { 12 };
 
-/// So many lookers in a row give the ownership back. With one more there is no owner until that time has passed since the first: a
-/// reader in a tight loop would have the owner's processor interrupted all the time, at a higher price than that of a lock
-/// without an owner.
+/// So many lookers in a row may interrupt an owner that comes back. With one more there is no owner until that time has passed since
+/// the first: a reader in a tight loop would have the owner's processor interrupted all the time, at a higher price than that of
+/// a lock without an owner.
 const LOOKS: u32 = if cfg!(loom) { 1 } else { 8 };
 #[cfg(not(loom))]
 const AGAIN: Duration = Duration::from_millis(1);
@@ -66,19 +68,35 @@ pub struct Guard<'a, T, W = ()> {
     rest: bool,                    // clear the owner when this is dropped
     owner: Option<&'a Seat<T, W>>, // who was revoked, and is owner again when this is dropped
     name: Option<Name>,            // that one's fast path was open under it, and is again then
+    answered: bool,                // that one was not interrupted
+}
+
+/// Makes the threads that have these seats pass a full barrier. Returns whether none of them was interrupted.
+fn pass_barrier<'a, T: 'a, W: 'a>(seats: impl Iterator<Item = &'a Seat<T, W>> + Clone) -> bool {
+    let answered = answers::ask(seats.map(|s| s.answers));
+    if !answered {
+        barrier::heavy();
+    }
+    answered
 }
 
 impl<T, W> Guarded<T, W> {
-    /// Whether one more looker may give the ownership back.
-    fn may_give_back(&mut self) -> bool {
+    /// Counts a looker that has revoked the owner. Whether the owner may have its ownership back.
+    fn may_give_back(&mut self, interrupted: bool) -> bool {
         if !self.was_looked_at_lately() {
             self.begin_to_count_looks();
         }
         self.looks += 1;
-        self.looks <= LOOKS
+        self.interrupts += u32::from(interrupted);
+        self.interrupts <= LOOKS
     }
 
-    /// Whether there have been too many lookers for an owner.
+    /// Whether lookers have interrupted owners too often for there to be one.
+    fn is_interrupted_all_the_time(&self) -> bool {
+        self.interrupts > LOOKS && !cfg!(loom) && self.was_looked_at_lately()
+    }
+
+    /// Whether lookers revoke the owner so often that one who need not look should give way.
     fn is_looked_at_all_the_time(&self) -> bool {
         self.looks > LOOKS && !cfg!(loom) && self.was_looked_at_lately()
     }
@@ -90,7 +108,7 @@ impl<T, W> Guarded<T, W> {
 
     #[cfg(not(loom))]
     fn begin_to_count_looks(&mut self) {
-        (self.looks, self.looked) = (0, Some(Instant::now()));
+        (self.looks, self.interrupts, self.looked) = (0, 0, Some(Instant::now()));
     }
 
     // A model has no time: all looks are of one moment.
@@ -115,6 +133,7 @@ impl<T, W> Biased<T, W> {
                 losses: 0,
                 rested: 0,
                 looks: 0,
+                interrupts: 0,
                 looked: None,
                 seats: Vec::new(),
                 value,
@@ -202,7 +221,7 @@ impl<T, W> Biased<T, W> {
         let (mut guard, owner) = self.begin_to_take();
         if let Some(seat) = owner {
             waited::timed(|| {
-                barrier::heavy();
+                guard.answered = pass_barrier(std::iter::once(seat));
                 guard.await_owner(seat);
             });
         }
@@ -218,6 +237,7 @@ impl<T, W> Biased<T, W> {
             waited::timed(|| {
                 let mut round = 0;
                 loop {
+                    answers::answer();
                     pause(round);
                     round = round.saturating_add(1);
                     if !is_taken() {
@@ -226,7 +246,8 @@ impl<T, W> Biased<T, W> {
                 }
             });
         }
-        let mut guard = Guard { lock: self, seat: None, rest: false, owner: None, name: None };
+        let mut guard =
+            Guard { lock: self, seat: None, rest: false, owner: None, name: None, answered: false };
         // Acquire pairs with the Release of an owner that called `rest`: what it did under the lock is visible.
         let Some(seat) = self.seat(self.owner.load(Ordering::Acquire)) else { return (guard, None) };
         let me = thread_token();
@@ -258,7 +279,7 @@ impl<T, W> Biased<T, W> {
         let rested = std::mem::take(&mut g.rested) == me;
         if (rested || g.streak > STREAK << g.losses) && barrier::works() {
             g.streak = 0;
-            if rested || !g.is_looked_at_all_the_time() {
+            if rested || !g.is_interrupted_all_the_time() {
                 return guard.make_owner(me);
             }
         }
@@ -281,7 +302,7 @@ impl<'a, T, W> From<OwnerGuard<'a, T, W>> for Guard<'a, T, W> {
     fn from(g: OwnerGuard<'a, T, W>) -> Self {
         let (lock, seat) = (g.lock, g.seat);
         std::mem::forget(g);
-        Guard { lock, seat: Some(seat), rest: false, owner: None, name: None }
+        Guard { lock, seat: Some(seat), rest: false, owner: None, name: None, answered: false }
     }
 }
 
@@ -350,14 +371,20 @@ impl<'a, T, W> Guard<'a, T, W> {
         self.owner = Some(seat).filter(|s| self.parts().rested != s.token());
     }
 
-    /// The lock was taken to read only. An owner that was revoked is owner again afterwards, unless there are many who look.
+    /// The lock was taken to read only. An owner that was revoked is owner again afterwards: at once if it has answered, else when it
+    /// comes again, unless owners are interrupted all the time.
     fn only_looks(&mut self) {
         // Without the barrier there are to be no owners any more: each revocation is dear then.
         if self.owner.is_some() && !barrier::works() {
             self.loses_owner();
         }
-        if self.owner.is_some() && !self.parts().may_give_back() {
-            self.owner = None; // until `is_looked_at_all_the_time` says otherwise
+        let Some(seat) = self.owner else { return };
+        let interrupted = !self.answered;
+        let may = self.parts().may_give_back(interrupted);
+        if interrupted {
+            // It may be idle: if it comes again it is owner again, and until then nobody else interrupts it.
+            self.owner = None;
+            self.parts().rested = if may { seat.token() } else { 0 };
             self.parts().streak = 0;
         }
     }

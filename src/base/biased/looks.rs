@@ -6,7 +6,7 @@
 //! turns by a lock of their own.
 
 use super::parts::Seat;
-use super::{Biased, Guard, barrier};
+use super::{Biased, Guard, pass_barrier};
 use crate::base::sync::waited;
 
 /// Locks that are taken together to be looked at, as [`Biased::look`] does it with one, and something of the caller's for each.
@@ -71,9 +71,10 @@ impl<'a, T, W, P> Looks<'a, T, W, P> {
             return;
         }
         waited::timed(|| {
-            barrier::heavy();
+            let answered = pass_barrier(self.asked.iter().filter_map(|asked| asked.owner));
             for asked in &mut self.asked {
                 if let Some(seat) = asked.owner.take() {
+                    asked.guard.answered = answered;
                     asked.guard.await_owner(seat);
                 }
             }

@@ -1,6 +1,7 @@
 //! What a biased lock, its seats and the guard of its owner are made of: they refer to each other. `biased.rs` has what the
 //! lock does, `seat.rs` what a seat does.
 
+use crate::base::sync::answers::Answers;
 use crate::base::sync::{AtomicBool, AtomicPtr, AtomicU64, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -21,13 +22,14 @@ pub struct Biased<T, W = ()> {
 
 #[derive(Debug)]
 pub(super) struct Guarded<T, W> {
-    pub(super) last: u64,   // token of the last thread that took the lock the usual way
-    pub(super) streak: u32, // how often in a row that thread did
-    pub(super) losses: u32, // how often an owner was revoked
-    pub(super) rested: u64, // token of the owner that gave the lock up by `rest`; 0: none
-    pub(super) looks: u32,  // how often an owner was revoked and got its ownership back
+    pub(super) last: u64,       // token of the last thread that took the lock the usual way
+    pub(super) streak: u32,     // how often in a row that thread did
+    pub(super) losses: u32,     // how often an owner was revoked
+    pub(super) rested: u64,     // token of the owner that gave the lock up by `rest`; 0: none
+    pub(super) looks: u32,      // how often an owner was revoked by one who only looks
+    pub(super) interrupts: u32, // how often of these it was interrupted
     #[cfg_attr(loom, expect(dead_code, reason = "a model has no time"))]
-    pub(super) looked: Option<Instant>, // when that began to be counted
+    pub(super) looked: Option<Instant>, // when these began to be counted
     /// Of every thread that was ever owner. `owner` points to them: they must not move.
     pub(super) seats: Vec<Box<Seat<T, W>>>,
     pub(super) value: T,
@@ -63,6 +65,8 @@ pub struct Seat<T, W = ()> {
     pub(super) behind: UnsafeCell<MaybeUninit<Behind<T, W>>>,
     /// The token of the thread, for the others.
     pub(super) token: u64,
+    /// What the thread has answered those who need a barrier of it; `None`: it answers nobody.
+    pub(super) answers: Option<&'static Answers>,
 }
 
 /// What a thread finds on its fast path.

@@ -14,6 +14,7 @@
 #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
 use super::barrier;
 use super::parts::{Behind, INSIDE, Name, OwnerGuard, Seat};
+use crate::base::sync::answers::Answers;
 use crate::base::sync::{AtomicU64, Ordering, UnsafeCell, thread_token};
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
@@ -43,6 +44,7 @@ impl<T, W> Seat<T, W> {
             name: [AtomicU64::new(CLOSED), AtomicU64::new(0)],
             behind: UnsafeCell::new(MaybeUninit::uninit()),
             token,
+            answers: Answers::of(token),
         }
     }
 
@@ -54,6 +56,7 @@ impl<T, W> Seat<T, W> {
             name: [AtomicU64::new(CLOSED), AtomicU64::new(0)],
             behind: UnsafeCell::new(MaybeUninit::uninit()),
             token: 0,
+            answers: None,
         }
     }
 

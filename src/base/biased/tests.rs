@@ -1,4 +1,5 @@
 use super::*;
+use crate::base::sync::AtomicU32;
 
 /// Without fast paths.
 type Plain<T> = Biased<T>;
@@ -22,39 +23,83 @@ fn a_lone_thread_becomes_owner_and_loses_it_to_another() {
     assert_eq!(*l.lock(), 1);
 }
 
-#[test]
-fn an_owner_that_was_looked_at_is_owner_again_unless_that_goes_on() {
-    let l = Plain::new(0u64);
-    own(&l);
-    let look = |count| {
-        std::thread::scope(|s| {
-            s.spawn(|| (0..count).for_each(|_| *l.look() += 1));
-        });
-    };
-    look(1);
-    assert_eq!(l.enter().map(|g| *g), barrier::works().then_some(1), "and finds what was done");
-    std::thread::sleep(2 * AGAIN);
-    look(1);
-    assert_eq!(l.enter().is_some(), barrier::works());
-    look(10_000);
-    assert!(l.enter().is_none(), "this would cost it more than to be owner saves");
-    assert_eq!(*l.lock(), 10_002);
+/// Whether the lock has an owner.
+fn is_owned<T>(l: &Plain<T>) -> bool {
+    !l.owner.load(Ordering::Relaxed).is_null()
 }
 
-/// An owner that many look at for a moment, as while all streams of a program grow, is soon owner again, however often that
-/// happens.
+/// An owner that does not answer is interrupted once. It is owner again when it comes again.
 #[test]
-fn an_owner_that_many_looked_at_is_owner_again_soon() {
+fn an_idle_owner_is_interrupted_once_and_owner_again_when_it_comes() {
+    let l = Plain::new(0u64);
+    own(&l);
+    std::thread::scope(|s| {
+        s.spawn(|| (0..100).for_each(|_| *l.look() += 1));
+    });
+    assert!(!is_owned(&l));
+    assert_eq!(*l.lock(), 100, "it finds what was done");
+    assert_eq!(l.enter().is_some(), barrier::works());
+    if barrier::works() {
+        // SAFETY: nobody holds the lock.
+        let seen = unsafe { &*l.value.get() };
+        assert_eq!((seen.looks, seen.interrupts), (1, 1));
+    }
+}
+
+/// An owner that comes to the lock while it is looked at answers, and is owner again as soon as the looker leaves.
+#[test]
+fn a_busy_owner_answers_and_keeps_the_lock() {
+    let (l, stop) = (Plain::new(0u64), AtomicBool::new(false));
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                *l.lock() += 1;
+            }
+        });
+        let mut answered = !barrier::works();
+        while !answered {
+            while !is_owned(&l) {
+                std::thread::yield_now();
+            }
+            let guard = l.look();
+            answered = guard.answered;
+            drop(guard);
+            assert!(!answered || is_owned(&l));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// An owner that lookers interrupt again and again, and that comes in between, is no owner for a while, and soon one again,
+/// however often that happens.
+#[test]
+fn an_owner_that_is_interrupted_all_the_time_is_owner_again_soon() {
     let l = Plain::new(0u64);
     let enter_often = || (0..=STREAK).for_each(|_| drop(l.lock()));
-    let (mut round, mut seen) = (0, false);
+    let (mut round, mut seen) = (0, !barrier::works());
     // Once at least this thread must have entered while the time was not over, on however slow a machine.
     while round < 10 || !seen {
         enter_often();
         assert_eq!(l.enter().is_some(), barrier::works(), "in round {round}");
-        let from = Instant::now();
+        let (turn, from) = (AtomicU32::new(0), Instant::now());
+        let mine = |odd: u32| {
+            while turn.load(Ordering::Acquire) % 2 != odd {
+                std::thread::yield_now();
+            }
+        };
         std::thread::scope(|s| {
-            s.spawn(|| (0..=LOOKS).for_each(|_| drop(l.look())));
+            s.spawn(|| {
+                for _ in 0..=LOOKS {
+                    drop(l.look());
+                    turn.fetch_add(1, Ordering::AcqRel);
+                    mine(0);
+                }
+            });
+            for _ in 0..=LOOKS {
+                mine(1);
+                drop(l.lock());
+                turn.fetch_add(1, Ordering::AcqRel);
+            }
         });
         enter_often();
         let is_owner = l.enter().is_some();
@@ -84,10 +129,10 @@ fn owners_that_were_looked_at_together_are_owners_again() {
             all.iter().for_each(|l| looks.ask(l, 0));
         });
     });
-    assert!(all[0].enter().is_some() && all[1].enter().is_some() && all[2].enter().is_none());
     let before = *all[0].lock();
     all.iter().for_each(|l| *l.lock() += 1);
     assert_eq!(*all[0].lock(), before + 1);
+    assert!(all[0].enter().is_some() && all[1].enter().is_some() && all[2].enter().is_none());
 }
 
 /// Whoever reads all the time is told so; not who owns the locks itself.
@@ -103,10 +148,18 @@ fn locks_that_are_looked_at_all_the_time_are_crowded() {
             looks.crowded()
         })
     };
-    assert!(!crowded(100), "this thread owns the first, and nobody the second");
+    assert!(!crowded(100), "this thread owns the first, and nobody comes to the second");
+    let stop = AtomicBool::new(false);
     std::thread::scope(|s| {
-        assert!(!s.spawn(|| crowded(LOOKS)).join().unwrap());
-        assert_eq!(s.spawn(|| crowded(10_000)).join().unwrap(), barrier::works());
+        s.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                drop(all[1].lock());
+            }
+        });
+        while barrier::works() && !crowded(10 * LOOKS) {
+            std::thread::yield_now();
+        }
+        stop.store(true, Ordering::Relaxed);
     });
     std::thread::sleep(2 * AGAIN);
     assert!(!crowded(1));

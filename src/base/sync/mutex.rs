@@ -2,6 +2,8 @@
 //!
 //! They are never poisoned: each user leaves its data consistent before anything that can panic.
 
+#[cfg(not(loom))]
+use super::answers::{answer, asleep};
 use super::levels::{HeldLock, Leaf, Level};
 use super::waited;
 use std::marker::PhantomData;
@@ -9,6 +11,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
 #[cfg(not(loom))]
 use std::sync::TryLockError;
+
+/// How often a thread that waits for a mutex answers those who need a barrier of it, before it sleeps.
+#[cfg(not(loom))]
+const ANSWERS: u32 = 32;
 
 macro_rules! mutexes {
     ($from:path $(, $const:ident)?) => {
@@ -44,10 +50,25 @@ macro_rules! mutexes {
                 Ok(value) => value,
                 Err(TryLockError::Poisoned(e)) => e.into_inner(),
                 Err(TryLockError::WouldBlock) => {
-                    waited::timed(|| m.0.lock().unwrap_or_else(PoisonError::into_inner))
+                    waited::timed(|| wait_for(&m.0))
                 }
             };
             MutexGuard { value, held, _level: PhantomData }
+        }
+
+        /// Waits for a mutex that another thread holds.
+        #[cfg(not(loom))]
+        fn wait_for<T>(m: &raw::Mutex<T>) -> raw::MutexGuard<'_, T> {
+            for _ in 0..ANSWERS {
+                answer();
+                std::hint::spin_loop();
+                match m.try_lock() {
+                    Ok(value) => return value,
+                    Err(TryLockError::Poisoned(e)) => return e.into_inner(),
+                    Err(TryLockError::WouldBlock) => {}
+                }
+            }
+            asleep(|| m.lock().unwrap_or_else(PoisonError::into_inner))
         }
 
         impl<T, L: Level> Deref for MutexGuard<'_, T, L> {

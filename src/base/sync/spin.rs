@@ -3,6 +3,8 @@
 //! A waiter spins for a moment, then yields its time slice, and sleeps briefly now and then, so that the lock does not
 //! collapse when threads outnumber the cores or have different priorities.
 
+#[cfg(not(loom))]
+use super::answers::{answer, asleep};
 use super::levels::{HeldLock, Leaf, Level};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -28,12 +30,15 @@ impl ::spin::RelaxStrategy for Pause {
         const HINTS: u32 = 64;
         const NAP_EVERY: u32 = 256;
         const NAP: std::time::Duration = std::time::Duration::from_micros(50);
-        (0..HINTS).for_each(|_| std::hint::spin_loop());
+        for _ in 0..HINTS / 8 {
+            answer();
+            (0..8).for_each(|_| std::hint::spin_loop());
+        }
         let round = ROUNDS.with(|r| r.replace(r.get().wrapping_add(1)));
         if round % NAP_EVERY == NAP_EVERY - 1 {
-            std::thread::sleep(NAP);
+            asleep(|| std::thread::sleep(NAP));
         } else {
-            std::thread::yield_now();
+            asleep(std::thread::yield_now);
         }
     }
 }

@@ -1,0 +1,149 @@
+//! A barrier that interrupts nobody: a thread that waits for a lock says so, and that it has passed a full barrier.
+//!
+//! Whoever takes a lock away from its owner (`base/biased.rs`) closes it first, and must then know that the owner has passed a
+//! full barrier. The system call that makes all threads pass one interrupts each processor on which the process runs: 2 to
+//! 20 µs. But an owner that is busy comes to the closed lock within a fraction of that, and waits for it. While it waits it
+//! *answers*: it notes the number of the last question that it has read. So whoever needs the barrier asks, looks for
+//! the answers for a moment, and makes the system call only if one is missing.
+//!
+//! Why an answer is as good as a barrier: the lock was closed before the question was numbered (Release), and the owner reads that
+//! number (Acquire) before it answers, so that whatever it reads afterwards is closed. It answers with Release, so that whoever
+//! reads the answer (Acquire) sees what the owner did before; among that, whether it is inside.
+//!
+//! A thread that is about to sleep answers all questions to come, and passes a real barrier when it goes on.
+//!
+//! Threads are told apart by their tokens. A thread that has ended may leave its token to a new one, and its record with that: it
+//! does nothing any more for which anybody would need a barrier.
+
+use super::{AtomicU32, AtomicU64, Ordering, fence, thread_token};
+use std::sync::atomic::AtomicU64 as PlainU64;
+
+/// The number of records, and of places where the record of one thread may be. A thread that finds no place never answers.
+const RECORDS: usize = if cfg!(loom) { 2 } else { 256 };
+const PLACES: usize = if cfg!(loom) { 2 } else { 8 };
+
+/// The fewest and the most times that one looks for the answers: up to some 7 µs.
+const LEAST: u32 = if cfg!(loom) { 1 } else { 16 };
+const MOST: u32 = if cfg!(loom) { 1 } else { 128 };
+
+/// The answer of a thread that sleeps.
+const TO_ALL: u64 = u64::MAX;
+
+/// What a thread has answered. On a cache line of its own: the thread writes it while others read it.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct Answers {
+    /// The token of the thread; 0: this is nobody's yet. No model looks into this: it only says whose answers these are, and those
+    /// of another thread are never here.
+    token: PlainU64,
+    /// The number of the last question that it has answered.
+    last: AtomicU64,
+}
+
+/// All questions and answers of the process.
+struct All {
+    /// The number of the last question.
+    asked: AtomicU64,
+    /// How many times one looks for the answers. It is halved by each question that is not answered by then, and doubled by each
+    /// that is: where the owners are mostly busy elsewhere, waiting for them would be in vain.
+    rounds: AtomicU32,
+    records: [Answers; RECORDS],
+}
+
+#[cfg(not(loom))]
+static ALL: All = All {
+    asked: AtomicU64::new(0),
+    rounds: AtomicU32::new(MOST),
+    records: [const { Answers { token: PlainU64::new(0), last: AtomicU64::new(0) } }; RECORDS],
+};
+#[cfg(loom)]
+loom::lazy_static! {
+    static ref ALL: All = All {
+        asked: AtomicU64::new(0),
+        rounds: AtomicU32::new(MOST),
+        records: std::array::from_fn(|_| Answers::default()),
+    };
+}
+
+/// Where the record of a thread may be.
+fn places(token: u64) -> impl Iterator<Item = &'static Answers> {
+    let first = (token.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize;
+    (first..first + PLACES).map(|i| &ALL.records[i % RECORDS])
+}
+
+impl Answers {
+    /// The record of the thread that has this token; it is made if there is none. `None`: there is no room for it.
+    pub fn of(token: u64) -> Option<&'static Answers> {
+        places(token).find(|a| {
+            let claimed = a.token.compare_exchange(0, token, Ordering::Relaxed, Ordering::Relaxed);
+            claimed.is_ok() || claimed == Err(token)
+        })
+    }
+
+    /// That of the calling thread, if it has one.
+    fn mine() -> Option<&'static Answers> {
+        let me = thread_token();
+        places(me).find(|a| a.token.load(Ordering::Relaxed) == me)
+    }
+
+    /// Whether that question is answered.
+    fn has(&self, number: u64) -> bool {
+        // Acquire: see the head of this file.
+        self.last.load(Ordering::Acquire) >= number
+    }
+}
+
+/// The calling thread, which waits for a lock, answers the last question.
+#[cold]
+pub fn answer() {
+    // Acquire, and Release: see the head of this file.
+    let asked = ALL.asked.load(Ordering::Acquire);
+    if let Some(mine) = Answers::mine()
+        && mine.last.load(Ordering::Relaxed) != asked
+    {
+        mine.last.store(asked, Ordering::Release);
+    }
+}
+
+/// Runs `sleep`, in which the calling thread waits for a lock and cannot answer.
+#[cold]
+pub fn asleep<T>(sleep: impl FnOnce() -> T) -> T {
+    let mine = Answers::mine();
+    if let Some(mine) = mine {
+        mine.last.store(TO_ALL, Ordering::Release);
+    }
+    let done = sleep();
+    if let Some(mine) = mine {
+        mine.last.store(0, Ordering::Relaxed);
+        // With that in `ask`: either whoever asks finds the answer above gone, or this thread finds closed what was closed
+        // before the question.
+        fence(Ordering::SeqCst);
+    }
+    done
+}
+
+/// Asks the threads that have these records. `true`: each has passed a full barrier since. `false`: one has no record, or did
+/// not answer in time.
+pub fn ask<'a>(them: impl Iterator<Item = Option<&'a Answers>> + Clone) -> bool {
+    if them.clone().any(|a| a.is_none()) {
+        return false;
+    }
+    // Release: see the head of this file.
+    let number = ALL.asked.fetch_add(1, Ordering::AcqRel) + 1;
+    fence(Ordering::SeqCst); // with that in `asleep`
+    // Relaxed: it costs time only, if another thread has changed it meanwhile.
+    let rounds = ALL.rounds.load(Ordering::Relaxed);
+    for _ in 0..rounds {
+        if them.clone().flatten().all(|a| a.has(number)) {
+            if rounds < MOST {
+                ALL.rounds.store(rounds * 2, Ordering::Relaxed);
+            }
+            return true;
+        }
+        super::pause(0);
+    }
+    if rounds > LEAST {
+        ALL.rounds.store(rounds / 2, Ordering::Relaxed);
+    }
+    false
+}
