@@ -9,6 +9,8 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
 
+#[path = "loom/answers.rs"]
+mod answers;
 #[path = "loom/biased.rs"]
 mod biased;
 #[path = "loom/fast_path.rs"]

@@ -15,8 +15,12 @@
 //! Threads are told apart by their tokens. A thread that has ended may leave its token to a new one, and its record with that: it
 //! does nothing any more for which anybody would need a barrier.
 
-use super::{AtomicU32, AtomicU64, Ordering, fence, thread_token};
+use super::token::thread_token;
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::atomic::AtomicU64 as PlainU64;
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// The number of records, and of places where the record of one thread may be. A thread that finds no place never answers.
 const RECORDS: usize = if cfg!(loom) { 2 } else { 256 };
@@ -134,13 +138,16 @@ pub fn ask<'a>(them: impl Iterator<Item = Option<&'a Answers>> + Clone) -> bool 
     // Relaxed: it costs time only, if another thread has changed it meanwhile.
     let rounds = ALL.rounds.load(Ordering::Relaxed);
     for _ in 0..rounds {
+        #[cfg(not(loom))]
+        std::hint::spin_loop();
+        #[cfg(loom)]
+        loom::thread::yield_now();
         if them.clone().flatten().all(|a| a.has(number)) {
             if rounds < MOST {
                 ALL.rounds.store(rounds * 2, Ordering::Relaxed);
             }
             return true;
         }
-        super::pause(0);
     }
     if rounds > LEAST {
         ALL.rounds.store(rounds / 2, Ordering::Relaxed);
