@@ -2610,8 +2610,8 @@ C_Status millpond_memory_stats_find(const struct millpond_memory_stats *stats,
                                     uint64_t *out_value);
 
 /**
- * The names of all numbers of `millpond_memory_stats`, in the order in which they lie there; NULL past the last one.
- * Static: valid for ever.
+ * The names of all numbers of `millpond_memory_stats`, in the order in which they lie there; NULL past the last one,
+ * and where the host has no memory to make the list, which is made once. Static: valid for ever.
  */
 const char *millpond_memory_stats_name(size_t index);
 
@@ -2641,7 +2641,10 @@ C_Status millpond_host_memory_stats_find(const struct millpond_host_memory_stats
                                          const char *name,
                                          uint64_t *out_value);
 
-/** The names of all numbers of `millpond_host_memory_stats`; NULL past the last one. Static. */
+/**
+ * The names of all numbers of `millpond_host_memory_stats`; NULL as for
+ * `millpond_memory_stats_name`. Static.
+ */
 const char *millpond_host_memory_stats_name(size_t index);
 
 /**

@@ -4,7 +4,7 @@
 //!
 //! The program could still close it between the comparison and the use; no system call does both.
 
-use super::error::{Code, Error, Result};
+use super::error::{Code, Result};
 use crate::fail;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -54,8 +54,7 @@ impl Descriptor {
             return Ok(self.fd.as_fd());
         }
         let (number, what) = (self.fd.as_raw_fd(), self.what);
-        let m = format!("file descriptor {number}, which was {what}, has been closed by somebody else");
-        Err(Error::new(Code::System, m))
+        fail!(Code::System, "file descriptor {number}, which was {what}, has been closed by somebody else")
     }
 
     /// Reads from the file at `offset` until `into` is full or the file ends; returns how much that was.

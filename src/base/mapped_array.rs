@@ -144,9 +144,9 @@ mod raw {
             libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, FLAGS, -1, 0)
         };
         if p == libc::MAP_FAILED {
-            return Err(Error::new(
+            return Err(Error::formatted(
                 Code::System,
-                format!(
+                format_args!(
                     "cannot reserve {bytes} bytes of address space for metadata: {}",
                     std::io::Error::last_os_error()
                 ),

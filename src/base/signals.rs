@@ -84,7 +84,7 @@ impl Bell {
         // SAFETY: nobody uses it yet in this process: handlers do nothing before the next line.
         if unsafe { libc::sem_init(BELL.0.get().cast(), 0, 0) } != 0 {
             let why = std::io::Error::last_os_error();
-            return Err(Error::new(Code::System, format!("no semaphore to hear a signal: {why}")));
+            return Err(Error::formatted(Code::System, format_args!("no semaphore to hear a signal: {why}")));
         }
         RINGS_IN.store(fork::count() + 1, Release);
         Ok(Bell(()))
@@ -124,7 +124,7 @@ fn handler_of(signal: i32) -> Result<(bool, bool)> {
     let mut now = std::mem::MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: `now` is valid for writes.
     if unsafe { libc::sigaction(signal, std::ptr::null(), now.as_mut_ptr()) } != 0 {
-        return Err(Error::new(Code::InvalidArgument, format!("there is no signal {signal}")));
+        return Err(Error::formatted(Code::InvalidArgument, format_args!("there is no signal {signal}")));
     }
     // SAFETY: the call that succeeded has filled it.
     let now = unsafe { now.assume_init() }.sa_sigaction;
@@ -185,7 +185,10 @@ fn set_handler(signal: i32, handler: usize) -> Result<()> {
     new.sa_flags = libc::SA_RESTART;
     // SAFETY: `new` is valid, and what the handler calls may be called in one.
     if unsafe { libc::sigaction(signal, &new, std::ptr::null_mut()) } != 0 {
-        return Err(Error::new(Code::InvalidArgument, format!("signal {signal} cannot be handled")));
+        return Err(Error::formatted(
+            Code::InvalidArgument,
+            format_args!("signal {signal} cannot be handled"),
+        ));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Device types: listing, registering and loading them.
 
 use crate::base::error::{Code, Error, Result};
-use crate::capi::guard::{Out, file_name, run, run_first, run_roomy, text, write_text};
+use crate::capi::guard::{Out, file_name, run_first, run_roomy, text, write_text};
 use crate::fail;
 use crate::paddle;
 use crate::paddle::abi::{C_Status, CustomRuntimeParams};
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn millpond_device_type_get_reason(
     out_text: *mut c_char,
     capacity: usize,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         // SAFETY: C's promise, as the header states it.
         let name = unsafe { text(type_name, "type_name") }?;
         let why = || Ok(runtime::absence(name)?.unwrap_or_default());

@@ -127,13 +127,13 @@ unsafe impl Sync for UserData {}
 #[cold]
 #[inline(never)]
 fn null<T>(name: &str) -> Result<T> {
-    Err(Error::new(Code::InvalidArgument, format!("{name} is NULL")))
+    Err(Error::formatted(Code::InvalidArgument, format_args!("{name} is NULL")))
 }
 
 #[cold]
 #[inline(never)]
 fn unaligned<T>(name: &str) -> Result<T> {
-    Err(Error::new(Code::InvalidArgument, format!("{name} is not aligned")))
+    Err(Error::formatted(Code::InvalidArgument, format_args!("{name} is not aligned")))
 }
 
 /// An out parameter: not NULL and aligned. Written once, after everything else has succeeded.
@@ -176,8 +176,10 @@ fn struct_size<T>(ptr: *const T, name: &str) -> Result<(NonNull<T>, usize)> {
     // SAFETY: the callers of `OutStruct::new` and `read_struct` promise a readable first field.
     let size = unsafe { at.cast::<usize>().read() };
     if size < size_of::<usize>() {
-        let m = format!("{name}->struct_size is {size}: set it to sizeof *{name} before the call");
-        return Err(Error::new(Code::InvalidArgument, m));
+        fail!(
+            Code::InvalidArgument,
+            "{name}->struct_size is {size}: set it to sizeof *{name} before the call"
+        );
     }
     Ok((at, size))
 }
@@ -223,11 +225,13 @@ impl<T: Versioned> OutRecords<T> {
     pub(crate) unsafe fn new(at: *mut T, size: usize, capacity: usize, names: &RecordNames) -> Result<Self> {
         let RecordNames(array, size_of_one, type_of_one) = names;
         if capacity > 0 && (at.is_null() || !at.is_aligned()) {
-            return Err(Error::new(Code::InvalidArgument, format!("{array} is NULL, or not aligned")));
+            return Err(Error::formatted(
+                Code::InvalidArgument,
+                format_args!("{array} is NULL, or not aligned"),
+            ));
         }
         if size < size_of::<usize>() || !size.is_multiple_of(align_of::<T>()) {
-            let m = format!("{size_of_one} is {size}: no size of a {type_of_one}");
-            return Err(Error::new(Code::InvalidArgument, m));
+            fail!(Code::InvalidArgument, "{size_of_one} is {size}: no size of a {type_of_one}");
         }
         Ok(OutRecords { at, size, capacity })
     }
@@ -285,8 +289,7 @@ fn check_array<T>(at: *const T, count: usize, name: &str) -> Result<()> {
         return unaligned(name);
     }
     if count > isize::MAX as usize / size_of::<T>() {
-        let m = format!("{name} cannot have {count} places: no address space has so many");
-        return Err(Error::new(Code::InvalidArgument, m));
+        fail!(Code::InvalidArgument, "{name} cannot have {count} places: no address space has so many");
     }
     Ok(())
 }
@@ -334,7 +337,7 @@ pub(crate) unsafe fn text<'a>(ptr: *const c_char, name: &str) -> Result<&'a str>
     }
     // SAFETY: the caller's promise.
     let c = unsafe { CStr::from_ptr(ptr) };
-    c.to_str().map_err(|_| Error::new(Code::InvalidArgument, format!("{name} is not UTF-8")))
+    c.to_str().map_err(|_| Error::formatted(Code::InvalidArgument, format_args!("{name} is not UTF-8")))
 }
 
 /// A file name from C: any bytes, if the system allows any.
@@ -365,8 +368,7 @@ pub(crate) unsafe fn file_name<'a>(ptr: *const c_char, name: &str) -> Result<&'a
 /// `out` must be valid for writes of `capacity` bytes; it is not NULL.
 pub(crate) unsafe fn write_text(out: NonNull<c_char>, capacity: usize, value: &str) -> Result<()> {
     if value.len() >= capacity {
-        let m = format!("{:?} and its NUL do not fit into {capacity} bytes", value);
-        return Err(Error::new(Code::InvalidArgument, m));
+        fail!(Code::InvalidArgument, "{value:?} and its NUL do not fit into {capacity} bytes");
     }
     let at = out.as_ptr().cast::<u8>();
     // SAFETY: `value.len() + 1 <= capacity`, checked above; the buffer is the caller's own.

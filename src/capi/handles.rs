@@ -92,8 +92,11 @@ pub(crate) fn of_numbered<T: Numbered>(device: &DeviceState, number: u64) -> Res
 pub(crate) fn numbered<T: Numbered>(handle: *const T) -> Result<(&'static Arc<DeviceState>, u64)> {
     match split(handle) {
         (mark, rest) if mark == T::MARK => Ok((open_device(rest >> 32)?, rest & u64::from(u32::MAX))),
-        (0, 0) => Err(Error::new(Code::InvalidArgument, format!("the {} is NULL", T::WHAT))),
-        _ => Err(Error::new(Code::InvalidArgument, format!("the {0} is not a handle of a {0}", T::WHAT))),
+        (0, 0) => Err(Error::formatted(Code::InvalidArgument, format_args!("the {} is NULL", T::WHAT))),
+        _ => Err(Error::formatted(
+            Code::InvalidArgument,
+            format_args!("the {0} is not a handle of a {0}", T::WHAT),
+        )),
     }
 }
 

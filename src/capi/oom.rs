@@ -1,7 +1,7 @@
 //! The out-of-memory report, and callbacks that get it.
 
 use crate::base::error::{Code, Error, Result};
-use crate::capi::guard::{Out, OutStruct, UserData, Versioned, read_struct, run};
+use crate::capi::guard::{Out, OutStruct, UserData, Versioned, read_struct, run, run_roomy};
 use crate::capi::types::{millpond_device, millpond_pool};
 use crate::capi::{handles, last_error};
 use crate::fail;
@@ -372,7 +372,7 @@ pub unsafe extern "C" fn millpond_device_add_oom_handler(
     user_data: *mut c_void,
     out_id: *mut u64,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let device = handles::device(device)?;
         // SAFETY: C's promise, as the header states it.
         unsafe {
@@ -395,7 +395,7 @@ pub unsafe extern "C" fn millpond_pool_add_oom_handler(
     user_data: *mut c_void,
     out_id: *mut u64,
 ) -> C_Status {
-    run(|| {
+    run_roomy(|| {
         let (device, pool) = handles::pool(pool)?;
         // SAFETY: C's promise, as the header states it.
         unsafe {

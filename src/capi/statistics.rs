@@ -1,6 +1,7 @@
 //! The statistics in full: as structs, by name, and as text.
 
 use crate::base::error::{Code, Result};
+use crate::base::room::{CALL_BYTES, check_room};
 use crate::capi::guard::{Out, OutRecords, OutStruct, RecordNames, run, run_roomy, text};
 use crate::capi::handles;
 use crate::capi::types::{millpond_device, millpond_pool};
@@ -10,7 +11,7 @@ use crate::runtime::{HostMemoryStats, MemoryStats, StatsFormat, stats_text_of_al
 use std::ffi::{CString, c_char};
 use std::mem::offset_of;
 use std::ptr::null;
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 /// `millpond_device_write_stats`: one JSON object.
 pub const MILLPOND_STATS_JSON: u32 = 1;
@@ -199,15 +200,29 @@ pub struct millpond_stream_stats {
     pub peak_allocated_bytes: u64,
 }
 
-/// The names of a struct's numbers, in the order in which they lie there.
-type Names = LazyLock<Vec<CString>>;
-
-fn names(values: Vec<(String, u64)>) -> Vec<CString> {
-    values.into_iter().filter_map(|(name, _)| CString::new(name).ok()).collect()
+/// The names of a struct's numbers, in the order in which they lie there. They are made when one is first asked for.
+struct Names {
+    all: OnceLock<Vec<CString>>,
+    values: fn() -> Vec<(String, u64)>,
 }
 
-static MEMORY: Names = LazyLock::new(|| names(MemoryStats::default().values()));
-static HOST: Names = LazyLock::new(|| names(HostMemoryStats::default().values()));
+impl Names {
+    const fn of(values: fn() -> Vec<(String, u64)>) -> Names {
+        Names { all: OnceLock::new(), values }
+    }
+
+    /// `OutOfMemory` if the host has no room for them.
+    fn all(&self) -> Result<&[CString]> {
+        if self.all.get().is_none() {
+            check_room(CALL_BYTES)?;
+        }
+        let make = || (self.values)().into_iter().filter_map(|(name, _)| CString::new(name).ok()).collect();
+        Ok(self.all.get_or_init(make))
+    }
+}
+
+static MEMORY: Names = Names::of(|| MemoryStats::default().values());
+static HOST: Names = Names::of(|| HostMemoryStats::default().values());
 
 /// Where the first number lies; all that come after it lie side by side.
 const MEMORY_AT: usize = offset_of!(millpond_memory_stats, allocation);
@@ -232,7 +247,7 @@ unsafe fn find<T>(
     if stats.is_null() || !stats.is_aligned() {
         fail!(Code::InvalidArgument, "stats is NULL, or not aligned");
     }
-    let Some(n) = all.iter().position(|n| n.to_str() == Ok(wanted)) else {
+    let Some(n) = all.all()?.iter().position(|n| n.to_str() == Ok(wanted)) else {
         fail!(Code::InvalidArgument, "there is no statistic {wanted:?}");
     };
     // SAFETY: as above; `struct_size` comes first.
@@ -247,7 +262,7 @@ unsafe fn find<T>(
 }
 
 fn name_at(all: &Names, index: usize) -> *const c_char {
-    all.get(index).map_or(null(), |n| n.as_ptr())
+    all.all().ok().and_then(|all| all.get(index)).map_or(null(), |n| n.as_ptr())
 }
 
 /// The statistics of all pools of the device together. The caller sets `inout_stats->struct_size`; as much as fits is
@@ -321,8 +336,8 @@ pub unsafe extern "C" fn millpond_memory_stats_find(
     run(|| unsafe { find(&MEMORY, MEMORY_AT, stats, name, out_value) })
 }
 
-/// The names of all numbers of `millpond_memory_stats`, in the order in which they lie there; NULL past the last one.
-/// Static: valid for ever.
+/// The names of all numbers of `millpond_memory_stats`, in the order in which they lie there; NULL past the last one,
+/// and where the host has no memory to make the list, which is made once. Static: valid for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_memory_stats_name(index: usize) -> *const c_char {
     name_at(&MEMORY, index)
@@ -367,7 +382,8 @@ pub unsafe extern "C" fn millpond_host_memory_stats_find(
     run(|| unsafe { find(&HOST, HOST_AT, stats, name, out_value) })
 }
 
-/// The names of all numbers of `millpond_host_memory_stats`; NULL past the last one. Static.
+/// The names of all numbers of `millpond_host_memory_stats`; NULL as for
+/// `millpond_memory_stats_name`. Static.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_host_memory_stats_name(index: usize) -> *const c_char {
     name_at(&HOST, index)
@@ -441,7 +457,7 @@ pub unsafe extern "C" fn millpond_write_stats(
 ) -> C_Status {
     run_roomy(|| {
         let written = |format, streams| {
-            Ok(stats_text_of_all(format, streams, |device, pool| device.memory().pools().name(pool)))
+            stats_text_of_all(format, streams, |device, pool| device.memory().pools().name(pool))
         };
         // SAFETY: C's promise, as the header states it.
         unsafe { write_text(format, written, buffer, capacity, out_needed) }
@@ -495,13 +511,14 @@ mod tests {
     #[test]
     fn names_are_in_the_order_of_the_struct() {
         let size = size_of::<millpond_memory_stats>();
-        assert_eq!(MEMORY.len() * 8 + MEMORY_AT, size);
-        assert_eq!(HOST.len() * 8 + HOST_AT, size_of::<millpond_host_memory_stats>());
+        assert_eq!(MEMORY.all().unwrap().len() * 8 + MEMORY_AT, size);
+        assert_eq!(HOST.all().unwrap().len() * 8 + HOST_AT, size_of::<millpond_host_memory_stats>());
         let mut words = vec![size as u64];
-        words.extend(numbered(MEMORY.len()));
+        words.extend(numbered(MEMORY.all().unwrap().len()));
         // SAFETY: as many numbers as the struct has, and every pattern is one of its values.
         let s = unsafe { words.as_ptr().cast::<millpond_memory_stats>().read() };
-        let at = |name: &str| MEMORY.iter().position(|n| n.to_str() == Ok(name)).unwrap() as u64;
+        let at =
+            |name: &str| MEMORY.all().unwrap().iter().position(|n| n.to_str() == Ok(name)).unwrap() as u64;
         assert_eq!(s.allocation.all.current, at("allocation.all.current"));
         assert_eq!(s.active_bytes.small_pool.freed, at("active_bytes.small_pool.freed"));
         assert_eq!(s.requested_bytes.large_pool.peak, at("requested_bytes.large_pool.peak"));

@@ -151,9 +151,9 @@ pub trait Backing: Points {
         if self.knows(stream) {
             return Ok(true);
         }
-        Err(Error::new(
+        Err(Error::formatted(
             Code::UnknownStream,
-            format!("stream {stream:#x} is not a stream of this device, or was destroyed"),
+            format_args!("stream {stream:#x} is not a stream of this device, or was destroyed"),
         ))
     }
     /// As [`mark`](Self::mark), for a stream that is not the device's own. It may have ended since `owns` was called;

@@ -50,6 +50,8 @@ mod oom_callbacks;
 #[cfg(all(feature = "capi", unix))]
 mod oom_host;
 #[cfg(all(feature = "capi", unix))]
+mod oom_host_lists;
+#[cfg(all(feature = "capi", unix))]
 mod options;
 mod pinned;
 #[cfg(feature = "capi")]

@@ -13,11 +13,15 @@ use super::Blocks;
 
 impl Blocks<'_> {
     /// Gives a live block without a tag one that is not 0. The block stays untagged if the host has no memory for the
-    /// table.
+    /// table, or for the sums of a new tag.
     pub(crate) fn tag<G>(self, _: &LockedHeap<'_, G>, id: Id, tag: u16) {
         let d = self.maps.desc(id);
-        if d.state() & TAGGED == 0 && self.maps.set_tag(id, tag) && d.flag_live(TAGGED) {
-            self.tags.lock().count_in(self.tagged(id));
+        if d.state() & TAGGED != 0 || !self.maps.set_tag(id, tag) {
+            return;
+        }
+        let mut tags = self.tags.lock();
+        if tags.make_room(tag) && d.flag_live(TAGGED) {
+            tags.count_in(self.tagged(id));
         }
     }
 

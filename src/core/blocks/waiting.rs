@@ -129,7 +129,7 @@ impl<'a> WaitingBlocks<'a> {
         d.set_state(kind::LIVE | was & !kind::MASK | USES | DIRECT);
         self.blocks.oversize_again(&h, was);
         self.blocks.tag_again(&h, id, was);
-        Err(Error::new(e.code(), format!("the device refused to take a block back: {e}")))
+        Err(Error::formatted(e.code(), format_args!("the device refused to take a block back: {e}")))
     }
 
     /// Makes a freed block reusable, whose wait is over. Returns how many bytes it is charged.

@@ -59,7 +59,8 @@ impl<'a> PhysicalMemory<'a> {
         }
         let Some(mut error) = failed else { return Ok(()) };
         if lost {
-            error = Error::new(error.code(), format!("{error}; some of what the pool held is lost"));
+            error =
+                Error::formatted(error.code(), format_args!("{error}; some of what the pool held is lost"));
         }
         if a.saved {
             self.drop_saved(&a.runs[released..]);

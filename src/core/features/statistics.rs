@@ -147,6 +147,7 @@ impl<'a> StatisticsCalls<'a> {
     pub fn streams(self, pool: Option<PoolId>) -> Result<Vec<StreamStats>> {
         let ground = self.ground;
         WaitingBlocks::of(ground).poll_all();
+        ground.check_host_room()?;
         pool.map(|p| ground.pools().live(p)).transpose()?;
         let wanted = |of: u32| pool.is_none_or(|p| p.0 == of);
         let mut all: BTreeMap<Option<u64>, StreamStats> = BTreeMap::new();

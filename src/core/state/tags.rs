@@ -22,6 +22,11 @@ pub(crate) struct Tagged {
 }
 
 impl Tags {
+    /// Makes room for a tag. `false`: the host has no memory for it.
+    pub(crate) fn make_room(&mut self, tag: u16) -> bool {
+        self.sums.contains_key(&tag) || self.sums.make_room()
+    }
+
     fn sums(&mut self, tag: u16) -> &mut TagStats {
         self.sums.entry(tag).or_default()
     }

@@ -41,3 +41,77 @@ fn blocks_of_two_heaps_have_no_descriptors_side_by_side() {
         assert!(beside * 200 < blocks, "{streams} streams, busy: {busy}: {beside} of {blocks}");
     }
 }
+
+/// How many blocks there can be, until there are no more descriptors.
+fn most_blocks(b: &Bench) -> usize {
+    let get = |n: u64| b.pond.alloc(PoolId::DEFAULT, 1 + n % 4, 100).ok();
+    let all: Vec<u64> = (0..).map_while(get).collect();
+    all.iter().for_each(|&at| b.pond.free(at, None, None).unwrap());
+    b.pond.ground().backing.sync_all().unwrap();
+    b.pond.empty_cache(None).unwrap();
+    all.len()
+}
+
+/// Streams of three pools take memory from each other all the time: from idle ones and, in the end or not, from busy ones.
+/// Few descriptors are there, and at times none. Addresses that were freed are freed again meanwhile.
+#[test]
+fn descriptors_that_are_lent_are_neither_lost_nor_found_by_old_addresses() {
+    let few = Config { most_blocks: 1500, ..config(true, 96 << 20) };
+    let fresh = most_blocks(&Bench::new(few));
+    for seed in 0..1 + part_of(16) as u64 / 8 {
+        let mut r = Random(seed);
+        let mut b = Bench::new(few);
+        let mut pools = vec![PoolId::DEFAULT, b.pool(false), b.pool(false)];
+        let (mut stale, mut refused) = (Vec::<u64>::new(), 0);
+        for _ in 0..2500 {
+            let (pool, stream) = (pools[r.below(3) as usize], 1 + r.below(4));
+            match r.below(16) {
+                0..=6 => {
+                    let bytes = if r.below(3) == 0 { 100 + r.below(20_000) } else { G / 2 + r.below(6 * G) };
+                    refused += usize::from(b.alloc(pool, Some(stream), bytes).is_err());
+                }
+                7 => (0..60).for_each(|_| _ = b.alloc(pool, Some(stream), 100).is_ok()),
+                8..=11 if !b.live.is_empty() => {
+                    for _ in 0..1 + r.below(12) * r.below(4) {
+                        if b.live.is_empty() {
+                            break;
+                        }
+                        let at = r.below(b.live.len() as u64) as usize;
+                        let on = (r.below(3) == 0).then(|| 1 + r.below(4));
+                        stale.push(b.live[at].offset);
+                        b.free(at, on);
+                    }
+                }
+                12 => {
+                    let queued = b.world.lock().unwrap().streams.get(&stream).map_or(0, |s| s.queued);
+                    b.world.lock().unwrap().complete(stream, queued);
+                }
+                13 if r.below(8) == 0 => b.end_stream(stream),
+                14 if r.below(8) == 0 && b.pond.pool_destroy(pools[2]).is_ok() => {
+                    b.pond.pool_forgotten(pools[2]);
+                    pools[2] = b.pool(false);
+                }
+                _ => {
+                    stale.retain(|&at| b.live.iter().all(|x| x.offset != at));
+                    let Some(&at) = stale.get(r.below(stale.len().max(1) as u64) as usize) else { continue };
+                    let before = b.pond.stats(None).unwrap();
+                    let code = b.pond.free(at, None, None).unwrap_err().code();
+                    assert!(matches!(code, Code::DoubleFree | Code::UnknownPointer), "seed {seed}: {code:?}");
+                    let after = b.pond.stats(None).unwrap();
+                    assert_eq!((before.blocks, before.active), (after.blocks, after.active), "seed {seed}");
+                }
+            }
+        }
+        assert!(refused > 0, "seed {seed}");
+        while !b.live.is_empty() {
+            b.free(0, None);
+        }
+        b.pond.ground().backing.sync_all().unwrap();
+        b.pond.stats(None).unwrap();
+        pools.drain(1..).for_each(|p| b.pond.pool_destroy(p).unwrap());
+        b.pond.empty_cache(None).unwrap();
+        b.pond.ground().check();
+        assert_eq!(most_blocks(&b), fresh, "seed {seed}: descriptors are lost");
+        b.finish();
+    }
+}

@@ -100,7 +100,12 @@ impl Driver {
     #[cold]
     pub(super) fn error(&self, f: Failure, about: About) -> Error {
         let code = match f.status {
-            ABSENT => return Error::new(Code::Unsupported, format!("this CUDA driver has no {}", f.call)),
+            ABSENT => {
+                return Error::formatted(
+                    Code::Unsupported,
+                    format_args!("this CUDA driver has no {}", f.call),
+                );
+            }
             1 => Code::InvalidArgument,
             status::OUT_OF_MEMORY => Code::OutOfMemory,
             3 | 4 => Code::NotInitialized,
@@ -116,7 +121,7 @@ impl Driver {
             _ => Code::Device,
         };
         let name = self.0.error_name(f.status).unwrap_or("an error that the driver does not name");
-        Error::new(code, format!("{}: {name} ({})", f.call, f.status))
+        Error::formatted(code, format_args!("{}: {name} ({})", f.call, f.status))
     }
 
     /// The outcome as a result of the library.

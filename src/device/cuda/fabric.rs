@@ -43,7 +43,7 @@ impl Fabric {
     /// Why a granule that was created without support has no fabric handle.
     pub(super) fn reason(&self) -> Error {
         let why = self.refused.as_deref().unwrap_or("the memory was made before they were asked for");
-        Error::new(Code::Unsupported, format!("no fabric handles: {why}"))
+        Error::formatted(Code::Unsupported, format_args!("no fabric handles: {why}"))
     }
 }
 

@@ -79,7 +79,7 @@ impl Sharing {
                 return e;
             }
             let hint = "this process needs the IMEX channel of the exporter's";
-            Error::new(e.code(), format!("{e}; {hint}"))
+            Error::formatted(e.code(), format_args!("{e}; {hint}"))
         })
     }
 
@@ -164,7 +164,7 @@ impl sharing::Sharing for Sharing {
         if memory.kind == SharedKind::CudaSegment {
             let addr = self.card.driver().ipc_open(memory.handle).map_err(|e| {
                 let hint = "the driver opens this in another process than its own only";
-                Error::new(e.code(), format!("{e}; {hint}"))
+                Error::formatted(e.code(), format_args!("{e}; {hint}"))
             })?;
             let mut segments = lock(&self.segments);
             *segments.entry(addr).or_default() += 1;
@@ -209,7 +209,7 @@ impl DmaBufs for Sharing {
                 return e;
             }
             let hint = "a block in several handles may be refused; one of a contiguous pool lies in one";
-            Error::new(e.code(), format!("{e}; {hint}"))
+            Error::formatted(e.code(), format_args!("{e}; {hint}"))
         })
     }
 }

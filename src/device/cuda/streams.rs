@@ -80,7 +80,7 @@ impl Streams for Card {
             let alive = || self.driver().stream_context(stream) == Ok(self.primary.context);
             if e.code() == Code::UnknownStream && alive() {
                 let what = "is not one of this device's context, or has ended";
-                return Error::new(Code::UnknownEvent, format!("event {event:#x} {what} ({e})"));
+                return Error::formatted(Code::UnknownEvent, format_args!("event {event:#x} {what} ({e})"));
             }
             e
         })

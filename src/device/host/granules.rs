@@ -323,7 +323,8 @@ impl Granules {
             return Err(pages::os_error("fcntl(F_ADD_SEALS)"));
         }
         let fd = file.try_clone_to_owned();
-        let fd = fd.map_err(|e| Error::new(Code::System, format!("fcntl(F_DUPFD_CLOEXEC): {e}")))?;
+        let fd =
+            fd.map_err(|e| Error::formatted(Code::System, format_args!("fcntl(F_DUPFD_CLOEXEC): {e}")))?;
         state.exported = true;
         Ok(Exported {
             kind: SharedKind::HostFile,

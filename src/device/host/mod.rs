@@ -117,7 +117,10 @@ impl HostType {
     }
 
     fn not_initialized(&self) -> Error {
-        Error::new(Code::NotInitialized, format!("device type \"{}\" is not initialised", self.name))
+        Error::formatted(
+            Code::NotInitialized,
+            format_args!("device type \"{}\" is not initialised", self.name),
+        )
     }
 
     fn no_device<T>(&self, ordinal: usize) -> Result<T> {

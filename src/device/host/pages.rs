@@ -33,7 +33,7 @@ pub(super) fn whole_pages(bytes: u64) -> Option<u64> {
 pub(super) fn os_error(what: &str) -> Error {
     let e = std::io::Error::last_os_error();
     let code = if e.raw_os_error() == Some(libc::ENOMEM) { Code::OutOfMemory } else { Code::System };
-    Error::new(code, format!("{what}: {e}"))
+    Error::formatted(code, format_args!("{what}: {e}"))
 }
 
 fn at(addr: u64) -> *mut c_void {

@@ -263,5 +263,5 @@ impl State {
 }
 
 pub(super) fn unknown_stream(id: u64) -> Error {
-    Error::new(Code::UnknownStream, format!("stream {id:#x} is not a live stream of this device"))
+    Error::formatted(Code::UnknownStream, format_args!("stream {id:#x} is not a live stream of this device"))
 }

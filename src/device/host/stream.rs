@@ -171,7 +171,7 @@ impl Stream {
                 worker.work_off(&panics);
             })
         })
-        .map_err(|e| Error::new(Code::System, format!("no thread for a stream: {e}")))?;
+        .map_err(|e| Error::formatted(Code::System, format_args!("no thread for a stream: {e}")))?;
         Ok((stream, thread))
     }
 

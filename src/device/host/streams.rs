@@ -14,7 +14,9 @@ impl HostDevice {
     /// An event of any device of the type: a stream may wait for all of them.
     fn any_event(&self, event: EventId) -> Result<Arc<Event>> {
         let found = lock(&self.shared.events).get(event).map(Arc::clone);
-        found.ok_or_else(|| Error::new(Code::UnknownEvent, format!("event {event:#x} is not a live event")))
+        found.ok_or_else(|| {
+            Error::formatted(Code::UnknownEvent, format_args!("event {event:#x} is not a live event"))
+        })
     }
 
     /// An event of this device.

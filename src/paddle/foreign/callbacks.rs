@@ -51,7 +51,10 @@ pub(super) unsafe extern "C-unwind" fn run(
     let status = unsafe { status.as_ref() }.copied().unwrap_or(C_Status::SUCCESS);
     let result = match status {
         C_Status::SUCCESS => Ok(()),
-        other => Err(Error::new(Code::Device, format!("work on the stream ended with {}", other.name()))),
+        other => Err(Error::formatted(
+            Code::Device,
+            format_args!("work on the stream ended with {}", other.name()),
+        )),
     };
     // A panic must not reach the plugin's thread.
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || callback(result)));

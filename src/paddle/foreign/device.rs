@@ -203,14 +203,18 @@ impl ForeignDevice {
     /// What the plugin is asked for when the library wants `bytes`: a multiple of its own min chunk.
     fn wire_size(&self, bytes: u64) -> Result<usize> {
         bytes.checked_next_multiple_of(self.unit).and_then(|b| usize::try_from(b).ok()).ok_or_else(|| {
-            Error::new(Code::OutOfMemory, format!("{bytes} bytes are more than any device has"))
+            Error::formatted(Code::OutOfMemory, format_args!("{bytes} bytes are more than any device has"))
         })
     }
 
     fn out_of_memory(&self, what: &str, bytes: usize) -> Error {
-        Error::new(
+        Error::formatted(
             Code::OutOfMemory,
-            format!("plugin {:?}, device {}: no {bytes} bytes of {what}", self.plugin.name(), self.ordinal),
+            format_args!(
+                "plugin {:?}, device {}: no {bytes} bytes of {what}",
+                self.plugin.name(),
+                self.ordinal
+            ),
         )
     }
 
@@ -231,7 +235,10 @@ impl ForeignDevice {
     /// What the plugin has done wrong, with its name.
     fn wrong(&self, callback: &str, what: &Error) -> Error {
         let (name, n) = (self.plugin.name(), self.ordinal);
-        Error::new(what.code(), format!("plugin {name:?}, device {n}: {callback} gave {}", what.message()))
+        Error::formatted(
+            what.code(),
+            format_args!("plugin {name:?}, device {n}: {callback} gave {}", what.message()),
+        )
     }
 
     /// Device memory of so many bytes. `None`: what the plugin gave was not aligned, and it has it again.
@@ -290,13 +297,15 @@ impl ForeignDevice {
             .ok()
             .filter(|&b| b > 0)
             .and_then(|b| Layout::from_size_align(b, HOST_ALIGN).ok())
-            .ok_or_else(|| Error::new(Code::InvalidArgument, format!("{bytes} bytes of host memory")))
+            .ok_or_else(|| {
+                Error::formatted(Code::InvalidArgument, format_args!("{bytes} bytes of host memory"))
+            })
     }
 }
 
 pub(super) fn missing(callback: &str) -> Error {
     // Required callbacks are checked at registration, optional ones through `Caps`.
-    Error::new(Code::Unsupported, format!("the plugin has no {callback}"))
+    Error::formatted(Code::Unsupported, format_args!("the plugin has no {callback}"))
 }
 
 impl Device for ForeignDevice {

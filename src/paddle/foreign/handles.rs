@@ -54,5 +54,5 @@ impl Handles {
 }
 
 pub(super) fn unknown_event(event: EventId) -> Error {
-    Error::new(Code::UnknownEvent, format!("event {event:#x} is unknown or was destroyed"))
+    Error::formatted(Code::UnknownEvent, format_args!("event {event:#x} is unknown or was destroyed"))
 }

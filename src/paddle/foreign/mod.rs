@@ -56,9 +56,9 @@ impl ForeignType {
     }
 
     fn not_initialized(&self) -> Error {
-        Error::new(
+        Error::formatted(
             Code::NotInitialized,
-            format!("the device type {:?} is not initialised", self.plugin.name()),
+            format_args!("the device type {:?} is not initialised", self.plugin.name()),
         )
     }
 
@@ -85,9 +85,9 @@ impl ForeignType {
         ids.iter()
             .map(|&id| {
                 c_int::try_from(id).map_err(|_| {
-                    Error::new(
+                    Error::formatted(
                         Code::PluginRefused,
-                        format!("plugin {:?}: get_device_list gave the id {id}", plugin.name()),
+                        format_args!("plugin {:?}: get_device_list gave the id {id}", plugin.name()),
                     )
                 })
             })

@@ -237,7 +237,7 @@ impl Plugin {
     /// Runs a callback of the plugin; an exception that leaves it is caught and becomes an error.
     pub(super) fn run(&self, callback: &str, body: impl FnOnce() -> C_Status) -> Result<C_Status> {
         exceptions::caught(body).map_err(|thrown| {
-            Error::new(Code::Device, format!("plugin {:?}: {callback} {thrown}", self.name))
+            Error::formatted(Code::Device, format_args!("plugin {:?}: {callback} {thrown}", self.name))
         })
     }
 
@@ -251,9 +251,9 @@ impl Plugin {
 
     /// The error for a callback that failed.
     pub(super) fn failed(&self, callback: &str, status: C_Status) -> Error {
-        Error::new(
+        Error::formatted(
             Code::Device,
-            format!("plugin {:?}: {callback} returned {} ({})", self.name, status.name(), status.0),
+            format_args!("plugin {:?}: {callback} returned {} ({})", self.name, status.name(), status.0),
         )
     }
 }

@@ -99,7 +99,7 @@ fn pipe() -> Result<(Descriptor, OwnedFd)> {
     // SAFETY: the array has room for the two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         let e = std::io::Error::last_os_error();
-        return Err(Error::new(Code::System, format!("pipe2: {e}")));
+        return Err(Error::formatted(Code::System, format_args!("pipe2: {e}")));
     }
     // SAFETY: made just now, and nobody else owns it.
     let read = unsafe { OwnedFd::from_raw_fd(ends[0]) };

@@ -61,7 +61,10 @@ pub fn holders(addr: u64) -> Result<Vec<BlockOnDevice>> {
                 }
             }
             Err(e) if e.code() == Code::DoubleFree => {
-                worst = Some(Error::new(Code::UnknownPointer, format!("the block at {addr:#x} was freed")));
+                worst = Some(Error::formatted(
+                    Code::UnknownPointer,
+                    format_args!("the block at {addr:#x} was freed"),
+                ));
             }
             Err(e) => worst = worst.or(Some(e)),
         }
@@ -192,5 +195,5 @@ fn free_unknown(addr: u64, size: Option<u64>, mut worst: Option<Error>) -> Resul
     let other = table::open_devices()
         .find_map(|d| d.host_memory().other_memory(addr))
         .filter(|_| e.code() == Code::UnknownPointer);
-    Err(other.map_or(e, |what| Error::new(Code::UnknownPointer, format!("{addr:#x} is {what}"))))
+    Err(other.map_or(e, |what| Error::formatted(Code::UnknownPointer, format_args!("{addr:#x} is {what}"))))
 }

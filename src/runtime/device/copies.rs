@@ -44,9 +44,9 @@ impl DeviceState {
 
     fn check_peer(&self, to: &DeviceState, dst: u64, src: u64, bytes: u64) -> Result<()> {
         if self.type_name() != to.type_name() {
-            return Err(Error::new(
+            return Err(Error::formatted(
                 Code::InvalidArgument,
-                format!(
+                format_args!(
                     "a copy between devices of {:?} and {:?} is not possible",
                     self.type_name(),
                     to.type_name()

@@ -70,11 +70,11 @@ impl HostMemory<'_> {
             return Ok(0);
         }
         let size = sizes::size_of(bytes, self.0.host.exact_above.load(Relaxed));
-        if let Some(addr) = self.reuse(bytes, size) {
+        if let Some(addr) = self.reuse(bytes, size)? {
             return Ok(addr);
         }
         if self.settle(LOOK)
-            && let Some(addr) = self.reuse(bytes, size)
+            && let Some(addr) = self.reuse(bytes, size)?
         {
             return Ok(addr);
         }
@@ -87,7 +87,7 @@ impl HostMemory<'_> {
             }
             self.settle(usize::MAX);
             // Before it goes back to the device with what the cache holds in other sizes, which may be what is missing.
-            if let Some(addr) = self.reuse(bytes, size) {
+            if let Some(addr) = self.reuse(bytes, size)? {
                 return Ok(addr);
             }
             // What was waited for may be the device's already.
@@ -120,6 +120,7 @@ impl HostMemory<'_> {
         }
         {
             let mut s = lock(&self.0.host.state);
+            let mut waits = s.make_waits(addr)?;
             let ended = match s.end(addr) {
                 Ok(ended) => ended,
                 Err(e) => {
@@ -128,12 +129,10 @@ impl HostMemory<'_> {
                 }
             };
             let _hand = self.0.host.hand(s);
-            let waits = self.waits_of(&ended.uses);
+            self.add_waits(&ended.uses, &mut waits);
             let size = ended.size;
             let mut s = lock(&self.0.host.state);
-            if waits.is_empty() {
-                s.give(addr, size);
-            } else {
+            if !waits.is_empty() || !s.give(addr, size) {
                 s.stats.pending += size;
                 s.waiting.push_back(Waiting { addr, size, waits });
             }
@@ -245,11 +244,12 @@ impl HostMemory<'_> {
         self.0.device().registration().ok_or_else(none)
     }
 
-    fn reuse(&self, bytes: u64, size: u64) -> Option<u64> {
+    fn reuse(&self, bytes: u64, size: u64) -> Result<Option<u64>> {
         let mut s = lock(&self.0.host.state);
-        let addr = s.serve(bytes, size)?;
-        s.stats.reuses += 1;
-        Some(addr)
+        s.check_room_to_serve()?;
+        let addr = s.serve(bytes, size);
+        s.stats.reuses += u64::from(addr.is_some());
+        Ok(addr)
     }
 
     /// Memory from the device: a block, or a slab of them. Sets whether the limit was what refused it.
@@ -262,6 +262,7 @@ impl HostMemory<'_> {
         check_room(CALL_BYTES)?; // so that what the device gives can be entered
         {
             let mut s = lock(&self.0.host.state);
+            s.check_room_to_serve()?;
             let (taken, most) = (s.stats.reserved.current + s.taking, self.0.host.most.load(Relaxed));
             *limited = taken.saturating_add(span) > most;
             if *limited {
@@ -331,9 +332,10 @@ impl HostMemory<'_> {
     /// The error of a free of host memory that found none at `addr`; it says so if a block of the device is there.
     pub(super) fn or_a_block(&self, addr: u64, e: Error) -> Error {
         match self.0.memory().block(addr) {
-            Ok(_) if e.code() == Code::UnknownPointer => {
-                Error::new(e.code(), format!("{addr:#x} is in a block of the device: millpond_free frees it"))
-            }
+            Ok(_) if e.code() == Code::UnknownPointer => Error::formatted(
+                e.code(),
+                format_args!("{addr:#x} is in a block of the device: millpond_free frees it"),
+            ),
             _ => e,
         }
     }

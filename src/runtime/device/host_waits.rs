@@ -36,23 +36,16 @@ impl HostCache {
 }
 
 impl HostMemory<'_> {
-    /// Everything that is queued now on streams that have used a block, by device; nothing where all of it is over.
-    pub(super) fn waits_of(&self, uses: &[Use]) -> Vec<(u32, Waits)> {
-        let mut all: Vec<(u32, Waits)> = Vec::new();
-        for by in uses {
+    /// Enters into `all`, which has an entry for each of the uses, what is queued now on the streams that have used a block;
+    /// nothing is left where all of it is over.
+    pub(super) fn add_waits(&self, uses: &[Use], all: &mut Vec<(u32, Waits)>) {
+        for (by, (_, waits)) in uses.iter().zip(all.iter_mut()) {
             // All work of a device that has ended is over.
-            let Some(device) = by_id(by.device) else { continue };
-            let mut waits = Waits::default();
-            device.memory().order().add(&by.stream, &mut waits);
-            if waits.is_over() {
-                continue;
-            }
-            match all.iter_mut().find(|w| w.0 == by.device) {
-                Some(w) => w.1.append(waits),
-                None => all.push((by.device, waits)),
+            if let Some(device) = by_id(by.device) {
+                device.memory().order().add(&by.stream, waits);
             }
         }
-        all
+        all.retain(|w| !w.1.is_over());
     }
 
     /// Looks at up to `most` freed blocks that wait, and waits for none. `true` when any can be used again.
@@ -72,11 +65,10 @@ impl HostMemory<'_> {
         let mut w = s.waiting.pop_front()?;
         let _hand = self.0.host.hand(s);
         w.waits.retain_mut(|(device, waits)| !self.is_over(*device, waits, wait));
-        let over = w.waits.is_empty();
         let mut s = lock(&self.0.host.state);
+        let over = w.waits.is_empty() && s.give(w.addr, w.size);
         if over {
             s.stats.pending -= w.size;
-            s.give(w.addr, w.size);
         } else {
             // To the end: the next look is at others.
             s.waiting.push_back(w);

@@ -13,7 +13,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 /// A copy for ourselves, which programs that are started from here do not get.
 fn copy_of(fd: BorrowedFd<'_>) -> Result<Descriptor> {
     let copy = fd.try_clone_to_owned();
-    let copy = copy.map_err(|e| Error::new(Code::System, format!("fcntl(F_DUPFD_CLOEXEC): {e}")))?;
+    let copy =
+        copy.map_err(|e| Error::formatted(Code::System, format_args!("fcntl(F_DUPFD_CLOEXEC): {e}")))?;
     Descriptor::new(copy, "the ticket of an import")
 }
 

@@ -4,7 +4,9 @@
 //! The hot path does not check for tags. While any thread has a tag in force, the handle cache (`memory/handle_cache.rs`)
 //! finds no pools, so that every request goes through `Memory`, which does check.
 
-use crate::base::error::{Code, Error, Result};
+use crate::base::boxed::try_push;
+use crate::base::error::{Code, Error, Result, no_host_memory};
+use crate::base::room::check_room;
 use crate::base::sync::system::{Mutex, lock};
 use crate::fail;
 use crate::runtime::entry::fork;
@@ -55,6 +57,9 @@ impl Active {
 
 static ACTIVE: Active = Active(AtomicU64::new(0));
 
+/// \[B\] the most that one more name needs: a node on each level of the tree.
+const NODES: usize = 5 << 10;
+
 /// The names: number n is at n - 1.
 struct Names {
     all: Vec<&'static CStr>,
@@ -102,6 +107,10 @@ impl Tag {
         let Ok(n) = u16::try_from(names.all.len() + 1) else {
             return Err(Error::new(Code::System, "there are too many names of tags"));
         };
+        if names.all.try_reserve(1).is_err() {
+            return Err(no_host_memory());
+        }
+        check_room(NODES)?;
         let text: &'static CStr = Box::leak(text.into_boxed_c_str());
         names.all.push(text);
         names.numbers.insert(text.to_str().unwrap_or_default(), n);
@@ -135,10 +144,10 @@ pub(crate) fn begin(tag: Tag) -> Result<bool> {
     fork::check()?;
     let push = |s: &Stack| {
         let mut stack = s.0.borrow_mut();
-        stack.push(tag.0);
-        stack.len() == 1
+        try_push(&mut stack, tag.0).then_some(stack.len() == 1)
     };
     let Ok(first) = STACK.try_with(push) else { return at_thread_exit() };
+    let first = first.ok_or_else(no_host_memory)?;
     CURRENT.set(tag.0);
     Ok(first && ACTIVE.more())
 }
@@ -165,6 +174,11 @@ pub fn pop_tag() -> Result<()> {
         Ok(None) => fail!(Code::NotPermitted, "this thread has no tag in force"),
         Err(_) => at_thread_exit(),
     }
+}
+
+/// How many names there are.
+pub(crate) fn count() -> usize {
+    lock(&NAMES).all.len()
 }
 
 /// How many tags the calling thread has in force.

@@ -29,7 +29,7 @@ pub(super) struct Seen([u8; FILE]);
 pub(super) struct GroupFile(Descriptor);
 
 fn system(e: impl std::fmt::Display, what: &str) -> Error {
-    Error::new(Code::System, format!("{what}: {e}"))
+    Error::formatted(Code::System, format_args!("{what}: {e}"))
 }
 
 fn slot_at(slot: usize) -> u64 {

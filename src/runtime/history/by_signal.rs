@@ -94,7 +94,7 @@ fn listen() -> Result<()> {
             }
         })
     })
-    .map_err(|e| Error::new(Code::System, format!("no thread to hear a signal: {e}")))?;
+    .map_err(|e| Error::formatted(Code::System, format_args!("no thread to hear a signal: {e}")))?;
     Ok(())
 }
 

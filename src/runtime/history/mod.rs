@@ -80,7 +80,7 @@ impl Wishes {
         let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
         let file = |name: &str| -> Result<Option<File>> {
             let Some(path) = variable(name) else { return Ok(None) };
-            let named = |e: Error| Error::new(e.code(), format!("{name}: {}", e.message()));
+            let named = |e: Error| Error::formatted(e.code(), format_args!("{name}: {}", e.message()));
             files::open(Path::new(&path), device).map(Some).map_err(named)
         };
         let frames = match variable("MILLPOND_HISTORY_FRAMES") {
@@ -119,8 +119,9 @@ impl Wishes {
             device.history_begin(EVENTS, frames, Some(file))?;
         }
         if let Some((signal, options)) = self.by_signal {
-            by_signal::wished(signal, &options)
-                .map_err(|e| Error::new(e.code(), format!("MILLPOND_HISTORY_SIGNAL: {}", e.message())))?;
+            by_signal::wished(signal, &options).map_err(|e| {
+                Error::formatted(e.code(), format_args!("MILLPOND_HISTORY_SIGNAL: {}", e.message()))
+            })?;
         }
         self.record.map_or(Ok(()), |file| device.record_begin(file))
     }
@@ -207,7 +208,7 @@ impl DeviceState {
         let Some(running) = lock(&self.tapes.history).clone() else {
             return Err(Error::new(Code::NotPermitted, "the device has no history"));
         };
-        let (events, dropped) = running.tape.read(text_of);
+        let (events, dropped) = running.tape.read(text_of)?;
         Ok(History { events, dropped })
     }
 

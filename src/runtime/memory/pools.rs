@@ -187,7 +187,7 @@ impl Pools<'_> {
             return e; // and the host may have no memory for the name
         }
         match self.name(pool) {
-            Some(name) => Error::new(e.code(), format!("pool {name:?}: {}", e.message())),
+            Some(name) => Error::formatted(e.code(), format_args!("pool {name:?}: {}", e.message())),
             None => e,
         }
     }

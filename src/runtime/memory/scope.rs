@@ -5,7 +5,7 @@
 //! cache does not find a default pool while any scope of its device is open, so such requests come here. A scope counts
 //! as a user of its pool: a pool does not end while a thread is in a scope of it.
 
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::ordered::Map;
 use crate::base::sync::system::{Mutex, lock};
 use crate::core::PoolId;
@@ -76,6 +76,9 @@ impl Scopes {
             {
                 let mut pools = lock(&self.pools);
                 exists()?;
+                if stack.borrow_mut().try_reserve(1).is_err() || !pools.make_room() {
+                    return Err(no_host_memory());
+                }
                 let n = pools.entry(pool).or_default();
                 if *n == ENDING {
                     return Err(Error::new(Code::InvalidArgument, "the pool is being destroyed"));

@@ -3,11 +3,12 @@
 use super::state::{How, Memory};
 use crate::base::error::{Code, Error, Result};
 use crate::base::histogram::Durations;
+use crate::base::room::{CALL_BYTES, check_room};
 use crate::core::{
     BlockRecord, BlockState, BlockStates, Flow, Layout, MemoryStats, PoolId, SegmentRecord, Split, Stats,
     StreamStats, TagStats,
 };
-use crate::runtime::entry::tags::Tag;
+use crate::runtime::entry::tags::{self, Tag};
 use crate::runtime::watch::latency::Latency;
 use std::collections::BTreeMap;
 
@@ -81,8 +82,7 @@ impl MemoryStatistics<'_> {
     /// totals of [`Memory::stats`] stay.
     pub fn reset_accumulated(&self, pool: Option<PoolId>) -> Result<()> {
         let now = self.read(pool)?;
-        self.0.readings.reset_accumulated(pool, now);
-        Ok(())
+        self.0.readings.reset_accumulated(pool, now)
     }
 
     /// Every block and the account, as they are at one moment: see [`DeviceState::snapshot`].
@@ -126,6 +126,8 @@ impl MemoryStatistics<'_> {
 
     /// What the blocks of each tag have that was ever used here, by its number.
     pub fn by_tag(&self) -> Result<Vec<(Tag, TagStats)>> {
+        // For the lists that are made of it, too.
+        check_room(CALL_BYTES + tags::count() * 4 * size_of::<(Tag, TagStats)>())?;
         let all = match self.0.open()? {
             How::Pooled(p) => p.pond.tags().stats(),
             How::Unpooled(u) => u.tag_stats(),

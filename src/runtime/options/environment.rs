@@ -30,7 +30,7 @@ fn options_of(pytorch: bool, read: &dyn Fn(&str) -> Option<OsString>) -> Result<
     let mut ours_has_backend = false;
     if let Some(value) = get(OURS) {
         let Some(text) = value.to_str() else {
-            return Err(Error::new(Code::InvalidArgument, format!("{OURS} is not UTF-8")));
+            return Err(Error::formatted(Code::InvalidArgument, format_args!("{OURS} is not UTF-8")));
         };
         let patch = parse(text, OURS, Strictness::Exact)?;
         ours_has_backend = patch.iter().any(|p| p.0 == Key::Backend);

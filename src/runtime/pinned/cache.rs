@@ -187,8 +187,36 @@ impl State {
         Ok(live)
     }
 
-    /// A block that nobody uses any more can be used again.
-    pub(crate) fn give(&mut self, addr: u64, size: u64) {
+    /// `OutOfMemory` if the host has no memory for one more live block, with the calling thread's tag.
+    pub(crate) fn check_room_to_serve(&mut self) -> Result<()> {
+        let has_room =
+            self.live.make_room() && self.slabs.make_room() && self.tags.make_room(tags::current());
+        if has_room { Ok(()) } else { Err(no_host_memory()) }
+    }
+
+    /// Room for the end of a block: a list of what it may have to wait for, with an entry for each of its uses, and a place
+    /// among those that wait. `OutOfMemory` if the host has no memory for these.
+    pub(crate) fn make_waits(&mut self, addr: u64) -> Result<Vec<(u32, Waits)>> {
+        let mut all = Vec::new();
+        // Those that threads have in hand may have to wait again.
+        let mut has_room =
+            self.live.make_grave(addr) && self.waiting.try_reserve(1 + self.in_hand as usize).is_ok();
+        for by in self.live.holder(addr).map_or(&[][..], |live| &live.uses) {
+            let mut waits = Waits::default();
+            has_room = has_room && waits.make_room(1) && try_push(&mut all, (by.device, waits));
+        }
+        if has_room { Ok(all) } else { Err(no_host_memory()) }
+    }
+
+    /// A block that nobody uses any more can be used again. `false`: the host has no memory to list it, and it has to wait.
+    pub(crate) fn give(&mut self, addr: u64, size: u64) -> bool {
+        let has_room = match self.free.get_mut(&size) {
+            Some(list) => list.try_reserve(1).is_ok(),
+            None => self.free.make_room(),
+        };
+        if !has_room {
+            return false;
+        }
         self.tell(EventKind::FreeCompleted, addr, size, size);
         if let Some(slab) = self.slab_of(addr, size) {
             slab.busy -= 1;
@@ -198,6 +226,7 @@ impl State {
         self.more.active.sub(size);
         self.more.active_blocks.sub(1);
         self.returns += 1;
+        true
     }
 
     /// Memory that the device would not take back is free again.

@@ -27,6 +27,16 @@ impl<V> Ranges<V> {
         self.live.insert(addr, (bytes, known));
     }
 
+    /// Makes room for one more range. `false`: the host has no memory for it.
+    pub(crate) fn make_room(&mut self) -> bool {
+        self.live.make_room()
+    }
+
+    /// The same for the end of one at `addr`.
+    pub(crate) fn make_grave(&mut self, addr: u64) -> bool {
+        self.graves.make_room(&addr)
+    }
+
     /// Removes the range that starts at `addr`.
     pub(crate) fn take(&mut self, addr: u64, what: &str) -> Result<(u64, V)> {
         if let Some(range) = self.live.remove(&addr) {
@@ -63,9 +73,9 @@ impl<V> Ranges<V> {
         Some(if bytes <= room {
             Ok(())
         } else {
-            Err(Error::new(
+            Err(Error::formatted(
                 Code::OutOfRange,
-                format!("{bytes} bytes at {addr:#x} pass the end of the block by {}", bytes - room),
+                format_args!("{bytes} bytes at {addr:#x} pass the end of the block by {}", bytes - room),
             ))
         })
     }

@@ -17,6 +17,11 @@ pub struct HostTagStats {
 pub(crate) struct TagSums(Map<u16, HostTagStats>);
 
 impl TagSums {
+    /// Makes room for a tag. `false`: the host has no memory for it.
+    pub(crate) fn make_room(&mut self, tag: u16) -> bool {
+        tag == 0 || self.0.contains_key(&tag) || self.0.make_room()
+    }
+
     /// Counts a block that begins to live.
     pub(crate) fn count_in(&mut self, tag: u16, bytes: u64) {
         if tag != 0 {

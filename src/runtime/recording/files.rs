@@ -64,7 +64,7 @@ pub(crate) fn open(path: &Path, device: &str) -> Result<File> {
 }
 
 fn unwritable(path: &Path, e: &io::Error) -> Error {
-    Error::new(Code::System, format!("{} cannot be written: {e}", path.display()))
+    Error::formatted(Code::System, format_args!("{} cannot be written: {e}", path.display()))
 }
 
 /// The program's own name.

@@ -10,6 +10,7 @@ use super::stack;
 use crate::base::clock::{self, Moment, Span};
 use crate::base::error::{Code, Error, Result};
 use crate::base::ring::{Lent, Ring, Seen};
+use crate::base::room::{CALL_BYTES, check_room};
 use crate::base::signals::without_signals;
 use crate::base::sync::system::lock;
 use crate::base::sync::{pause, system::Mutex};
@@ -148,7 +149,10 @@ impl Tape {
             stack::callers(&mut [0; 2]); // what the unwinder does only once may allocate
         }
         let ring = Lent::new(capacity, WORDS + depth).map_err(|e| {
-            Error::new(Code::OutOfMemory, format!("no memory for {capacity} events: {}", e.message()))
+            Error::formatted(
+                Code::OutOfMemory,
+                format_args!("no memory for {capacity} events: {}", e.message()),
+            )
         })?;
         clock::start();
         let begun = Moment::now();
@@ -230,10 +234,15 @@ impl Tape {
     }
 
     /// What is in the ring up to this moment, the oldest first, and how many events that began earlier are not.
-    pub(crate) fn read(&self, text: impl Fn(u64) -> Option<String>) -> (Vec<HistoryEvent>, u64) {
+    /// `OutOfMemory` if the host has no memory for the list.
+    pub(crate) fn read(&self, text: impl Fn(u64) -> Option<String>) -> Result<(Vec<HistoryEvent>, u64)> {
         let head = self.ring.head();
         let from = head.saturating_sub(self.ring.capacity()).max(self.ring.first());
-        let mut events = Vec::new();
+        let count = (head - from) as usize;
+        check_room(
+            CALL_BYTES + count * (2 * size_of::<HistoryEvent>() + (self.depth + WORDS) * size_of::<u64>()),
+        )?;
+        let mut events = Vec::with_capacity(count);
         let mut record = vec![0; WORDS + self.depth];
         let until = Instant::now() + GRACE;
         let times = Span::new(self.begun, Moment::now());
@@ -253,7 +262,7 @@ impl Tape {
             }
         }
         let dropped = head - self.ring.first() - events.len() as u64;
-        (events, dropped)
+        Ok((events, dropped))
     }
 
     /// Starts the thread that brings events to `sink`.
@@ -265,7 +274,7 @@ impl Tape {
         let builder = std::thread::Builder::new().name("millpond-history".to_owned());
         let handle = without_signals(|| builder.spawn(move || tape.run(&mut *sink))).map_err(|e| {
             self.over.store(true, SeqCst);
-            Error::new(Code::System, format!("no thread to write the history: {e}"))
+            Error::formatted(Code::System, format_args!("no thread to write the history: {e}"))
         })?;
         let _ = self.thread.set(handle.thread().clone());
         *lock(&self.handle) = Some(handle);

@@ -67,7 +67,9 @@ impl Imports {
             return Some(Ok(()));
         }
         let past = bytes - room;
-        let m = format!("{bytes} bytes at {addr:#x} pass the end of the imported block by {past}");
-        Some(Err(Error::new(Code::OutOfRange, m)))
+        Some(Err(Error::formatted(
+            Code::OutOfRange,
+            format_args!("{bytes} bytes at {addr:#x} pass the end of the imported block by {past}"),
+        )))
     }
 }

@@ -77,7 +77,10 @@ impl Info {
     /// Reads what [`encode`](Self::encode) wrote; everything else is `InvalidArgument`.
     pub(crate) fn decode(from: &[u8]) -> Result<Info> {
         decode(from).map_err(|what| {
-            Error::new(Code::InvalidArgument, format!("the info is not one of millpond_export: {what}"))
+            Error::formatted(
+                Code::InvalidArgument,
+                format_args!("the info is not one of millpond_export: {what}"),
+            )
         })
     }
 }

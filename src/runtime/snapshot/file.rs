@@ -27,8 +27,9 @@ type To<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
 
 /// Calls `write` with a function that takes the bytes of the file; see `Snapshot::save`.
 pub(super) fn save(path: &Path, write: impl FnOnce(To<'_>) -> Result<()>) -> Result<()> {
-    let failed =
-        |e: io::Error| Error::new(Code::System, format!("{}: cannot be written: {e}", path.display()));
+    let failed = |e: io::Error| {
+        Error::formatted(Code::System, format_args!("{}: cannot be written: {e}", path.display()))
+    };
     if path.as_os_str().is_empty() {
         return Err(Error::new(Code::InvalidArgument, "the path of the snapshot is empty"));
     }

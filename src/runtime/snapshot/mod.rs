@@ -99,7 +99,8 @@ impl Snapshot {
         to: &mut impl Write,
     ) -> Result<()> {
         let write = |piece: &[u8]| {
-            to.write_all(piece).map_err(|e| Error::new(Code::System, format!("writing the snapshot: {e}")))
+            to.write_all(piece)
+                .map_err(|e| Error::formatted(Code::System, format_args!("writing the snapshot: {e}")))
         };
         self.send_with(format, events, write)
     }

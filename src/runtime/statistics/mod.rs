@@ -1,7 +1,8 @@
 //! The statistics of a device, or of all that are open, as text: JSON (`json.rs`), and the text format of Prometheus
 //! (`prometheus.rs`).
 
-use crate::base::error::Result;
+use crate::base::error::{Code, Result};
+use crate::base::room::check_room;
 use crate::core::PoolId;
 use crate::runtime::device::state::DeviceState;
 use crate::runtime::device::table;
@@ -40,33 +41,50 @@ impl DeviceState {
     }
 }
 
+/// \[B\] of the host's memory for all that is put together of what is told of one pool, and of one tag or stream.
+const LARGE_TEXT: usize = 64 << 10;
+const SMALL_TEXT: usize = 8 << 10;
+
 fn told_of(d: &DeviceState, streams: bool, name: impl Fn(PoolId) -> Option<String>) -> Result<Told> {
+    let (pools, tags) = (d.memory().pools().all(), DeviceTagStats::all(d)?);
+    let streams = streams.then(|| d.memory().statistics().by_stream(None)).transpose()?;
+    let latencies = d.memory().statistics().latencies();
+    // So that the text can be put together.
+    let large = 4 + pools.len() + 4 * latencies.len();
+    let small = tags.len() + streams.as_ref().map_or(0, Vec::len);
+    check_room(large * LARGE_TEXT + small * SMALL_TEXT)?;
     let pool =
         |id| Some(PoolStats { id, name: name(id), memory: d.memory().statistics().full(Some(id)).ok()? });
     Ok(Told {
         device: format!("{}:{}", d.type_name(), d.ordinal()),
         memory: d.memory().statistics().full(None)?,
         host: d.host_memory().full_stats()?,
-        pools: d.memory().pools().all().into_iter().filter_map(pool).collect(),
-        tags: DeviceTagStats::all(d)?.into_iter().map(|t| (t.tag.name(), t)).collect(),
-        streams: streams.then(|| d.memory().statistics().by_stream(None)).transpose()?,
-        latencies: d.memory().statistics().latencies(),
+        pools: pools.into_iter().filter_map(pool).collect(),
+        tags: tags.into_iter().map(|t| (t.tag.name(), t)).collect(),
+        streams,
+        latencies,
     })
 }
 
 /// The same of all devices that are open, one after the other, in one text; `name` says what a pool of a device is called. A
-/// device that ends meanwhile is left out.
+/// device that ends meanwhile is left out. `OutOfMemory` if the host has no memory for the text.
 pub fn stats_text_of_all(
     format: StatsFormat,
     streams: bool,
     name: impl Fn(&DeviceState, PoolId) -> Option<String>,
-) -> String {
-    let told = |d: &DeviceState| told_of(d, streams, |pool| name(d, pool)).ok();
-    let all: Vec<Told> = table::open_devices().filter_map(|d| told(d)).collect();
-    match format {
+) -> Result<String> {
+    let mut all = Vec::new();
+    for d in table::open_devices() {
+        match told_of(d, streams, |pool| name(d, pool)) {
+            Ok(told) => all.push(told),
+            Err(e) if e.code() == Code::OutOfMemory => return Err(e),
+            Err(_) => {}
+        }
+    }
+    Ok(match format {
         StatsFormat::Json => json::of_all(&all),
         StatsFormat::Prometheus => prometheus::page(&all),
-    }
+    })
 }
 
 #[cfg(test)]

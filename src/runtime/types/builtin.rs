@@ -114,9 +114,9 @@ pub(crate) fn check(options: &HostOptions) -> Result<()> {
     }
     let n = options.capacity;
     if n != 0 && !CAPACITIES.contains(&n) {
-        return Err(Error::new(
+        return Err(Error::formatted(
             Code::InvalidArgument,
-            format!("a host device of {n} bytes: need {CAPACITIES_WANTED}"),
+            format_args!("a host device of {n} bytes: need {CAPACITIES_WANTED}"),
         ));
     }
     Ok(())

@@ -53,7 +53,7 @@ impl Registry {
 }
 
 fn unknown_type<T>(name: &str) -> Result<T> {
-    Err(Error::new(Code::UnknownDevice, format!("there is no device type {name:?}")))
+    Err(Error::formatted(Code::UnknownDevice, format_args!("there is no device type {name:?}")))
 }
 
 /// Enters the gate, and makes sure that the built-in types are in the table.

@@ -87,9 +87,9 @@ impl Account {
     pub(super) fn stats(&mut self, pool: PoolId) -> Result<&mut Stats> {
         match self.pools.get_mut(&pool) {
             Some(s) => Ok(s),
-            None => Err(Error::new(
+            None => Err(Error::formatted(
                 Code::InvalidArgument,
-                format!("pool {} does not exist, or was destroyed", pool.0),
+                format_args!("pool {} does not exist, or was destroyed", pool.0),
             )),
         }
     }
@@ -103,12 +103,14 @@ impl Account {
     /// The error for `addr`, at which no live block starts.
     pub(super) fn not_live(&self, addr: u64) -> Error {
         if let Some(b) = self.holder(addr) {
-            let m = format!("{addr:#x} lies inside the block at {:#x}, not at its start", b.info.base);
-            Error::new(Code::UnknownPointer, m)
+            Error::formatted(
+                Code::UnknownPointer,
+                format_args!("{addr:#x} lies inside the block at {:#x}, not at its start", b.info.base),
+            )
         } else if self.graves.contains(&addr) {
-            Error::new(Code::DoubleFree, format!("the block at {addr:#x} was freed before"))
+            Error::formatted(Code::DoubleFree, format_args!("the block at {addr:#x} was freed before"))
         } else {
-            Error::new(Code::UnknownPointer, format!("{addr:#x} is not a block of this device"))
+            Error::formatted(Code::UnknownPointer, format_args!("{addr:#x} is not a block of this device"))
         }
     }
 

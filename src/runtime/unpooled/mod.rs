@@ -327,7 +327,9 @@ impl Unpooled {
     /// Fails unless `addr .. addr + bytes` lies within the requested size of one live block.
     pub(crate) fn check_range(&self, addr: u64, bytes: u64) -> Result<()> {
         let b = self.block(addr).map_err(|e| match e.code() {
-            Code::DoubleFree => Error::new(Code::UnknownPointer, format!("the block at {addr:#x} was freed")),
+            Code::DoubleFree => {
+                Error::formatted(Code::UnknownPointer, format_args!("the block at {addr:#x} was freed"))
+            }
             _ => e,
         })?;
         b.check_room(addr, bytes)

@@ -177,8 +177,19 @@ impl Observers {
     #[cold]
     fn breathe_now(&self) {
         // Whoever changes the list does not wait for those that breathe.
-        let breathing: List = self.list(thread_number()).map(|list| list.clone()).unwrap_or_default();
-        breathing.iter().for_each(|seat| seat.observer.breathe());
+        self.all_now().iter().for_each(|seat| seat.observer.breathe());
+    }
+
+    /// Those who watch now, as far as the host has memory for the list.
+    #[inline(never)]
+    fn all_now(&self) -> List {
+        let mut all = List::new();
+        if let Some(list) = self.list(thread_number())
+            && all.try_reserve_exact(list.len()).is_ok()
+        {
+            all.extend_from_slice(&list);
+        }
+        all
     }
 
     /// See [`Observer::failed`]. The caller holds no lock.
@@ -186,8 +197,7 @@ impl Observers {
     pub(crate) fn failed(&self) {
         if self.any() {
             // As in `breathe_now`.
-            let all: List = self.list(thread_number()).map(|list| list.clone()).unwrap_or_default();
-            all.iter().for_each(|seat| seat.observer.failed());
+            self.all_now().iter().for_each(|seat| seat.observer.failed());
         }
     }
 
