@@ -70,6 +70,10 @@ unsafe impl GlobalAlloc for Ending {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if counted(layout.size(), 0) { unsafe { System.alloc(layout) } } else { null_mut() }
     }
+    // The memory of plugins is much and zeroed: the system does that where it is touched, this one would touch all.
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if counted(layout.size(), 0) { unsafe { System.alloc_zeroed(layout) } } else { null_mut() }
+    }
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         if IS_ON.get() {
             let seen = SEEN.get();
