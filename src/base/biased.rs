@@ -71,9 +71,10 @@ pub struct Guard<'a, T, W = ()> {
     answered: bool,                // that one was not interrupted
 }
 
-/// Makes the threads that have these seats pass a full barrier. Returns whether none of them was interrupted.
-fn pass_barrier<'a, T: 'a, W: 'a>(seats: impl Iterator<Item = &'a Seat<T, W>> + Clone) -> bool {
-    let answered = answers::ask(seats.map(|s| s.answers));
+/// Makes the threads that are or were owners pass a full barrier. `answered`: see [`answers::ask`]. Returns whether none of them was
+/// interrupted.
+fn pass_barrier(answered: &dyn Fn(u64) -> bool) -> bool {
+    let answered = answers::ask(answered);
     if !answered {
         barrier::heavy();
     }
@@ -221,7 +222,7 @@ impl<T, W> Biased<T, W> {
         let (mut guard, owner) = self.begin_to_take();
         if let Some(seat) = owner {
             waited::timed(|| {
-                guard.answered = pass_barrier(std::iter::once(seat));
+                guard.answered = pass_barrier(&|number| seat.has_answered(number));
                 guard.await_owner(seat);
             });
         }

@@ -71,7 +71,8 @@ impl<'a, T, W, P> Looks<'a, T, W, P> {
             return;
         }
         waited::timed(|| {
-            let answered = pass_barrier(self.asked.iter().filter_map(|asked| asked.owner));
+            let owners = self.asked.iter().filter_map(|asked| asked.owner);
+            let answered = pass_barrier(&|number| owners.clone().all(|seat| seat.has_answered(number)));
             for asked in &mut self.asked {
                 if let Some(seat) = asked.owner.take() {
                     asked.guard.answered = answered;

@@ -65,6 +65,11 @@ impl<T, W> Seat<T, W> {
         self.token
     }
 
+    /// Whether the thread has answered that question.
+    pub(super) fn has_answered(&self, number: u64) -> bool {
+        self.answers.is_some_and(|a| a.has(number))
+    }
+
     /// Notes that the thread is inside. Only for the thread whose seat it is, and that is not.
     #[inline(always)]
     pub(super) fn enter(&self) {

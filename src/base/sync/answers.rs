@@ -26,9 +26,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 const RECORDS: usize = if cfg!(loom) { 2 } else { 256 };
 const PLACES: usize = if cfg!(loom) { 2 } else { 8 };
 
-/// The fewest and the most times that one looks for the answers: up to some 7 µs.
-const LEAST: u32 = if cfg!(loom) { 1 } else { 16 };
+/// The most times that one looks for the answers, up to some 7 µs; and how often that is halved at most.
 const MOST: u32 = if cfg!(loom) { 1 } else { 128 };
+const HALVINGS: u32 = if cfg!(loom) { 0 } else { 3 };
+
+/// How often a thread that waits for a lock answers before it sleeps.
+#[cfg(not(loom))]
+const WAITS: u32 = 32;
 
 /// The answer of a thread that sleeps.
 const TO_ALL: u64 = u64::MAX;
@@ -48,23 +52,23 @@ pub struct Answers {
 struct All {
     /// The number of the last question.
     asked: AtomicU64,
-    /// How many times one looks for the answers. It is halved by each question that is not answered by then, and doubled by each
-    /// that is: where the owners are mostly busy elsewhere, waiting for them would be in vain.
-    rounds: AtomicU32,
+    /// One looks for the answers `MOST` times, halved as often as this says: once more for each question that is not answered by
+    /// then, and once less for each that is. Where the owners are mostly busy elsewhere, waiting for them would be in vain.
+    halvings: AtomicU32,
     records: [Answers; RECORDS],
 }
 
 #[cfg(not(loom))]
 static ALL: All = All {
     asked: AtomicU64::new(0),
-    rounds: AtomicU32::new(MOST),
+    halvings: AtomicU32::new(0),
     records: [const { Answers { token: PlainU64::new(0), last: AtomicU64::new(0) } }; RECORDS],
 };
 #[cfg(loom)]
 loom::lazy_static! {
     static ref ALL: All = All {
         asked: AtomicU64::new(0),
-        rounds: AtomicU32::new(MOST),
+        halvings: AtomicU32::new(0),
         records: std::array::from_fn(|_| Answers::default()),
     };
 }
@@ -85,13 +89,14 @@ impl Answers {
     }
 
     /// That of the calling thread, if it has one.
+    #[inline(never)]
     fn mine() -> Option<&'static Answers> {
         let me = thread_token();
         places(me).find(|a| a.token.load(Ordering::Relaxed) == me)
     }
 
     /// Whether that question is answered.
-    fn has(&self, number: u64) -> bool {
+    pub fn has(&self, number: u64) -> bool {
         // Acquire: see the head of this file.
         self.last.load(Ordering::Acquire) >= number
     }
@@ -99,6 +104,7 @@ impl Answers {
 
 /// The calling thread, which waits for a lock, answers the last question.
 #[cold]
+#[inline(never)]
 pub fn answer() {
     // Acquire, and Release: see the head of this file.
     let asked = ALL.asked.load(Ordering::Acquire);
@@ -109,48 +115,74 @@ pub fn answer() {
     }
 }
 
+/// What a thread does that has found a lock taken, before it tries again: it answers. `false`: it has done so often enough, and had
+/// better sleep.
+#[cfg(not(loom))]
+#[cold]
+#[inline(never)]
+pub(crate) fn before_another_try(tries: &mut u32) -> bool {
+    answer();
+    std::hint::spin_loop();
+    *tries += 1;
+    *tries <= WAITS
+}
+
 /// Runs `sleep`, in which the calling thread waits for a lock and cannot answer.
 #[cold]
-pub fn asleep<T>(sleep: impl FnOnce() -> T) -> T {
+#[inline(never)]
+pub fn asleep(sleep: &mut dyn FnMut()) {
+    let mine = begin_to_sleep();
+    sleep();
+    wake_up(mine);
+}
+
+/// The calling thread is about to wait for a lock, and cannot answer. [`wake_up`] has to follow.
+#[cold]
+#[inline(never)]
+pub(super) fn begin_to_sleep() -> Option<&'static Answers> {
     let mine = Answers::mine();
     if let Some(mine) = mine {
         mine.last.store(TO_ALL, Ordering::Release);
     }
-    let done = sleep();
+    mine
+}
+
+/// The calling thread goes on.
+#[cold]
+#[inline(never)]
+pub(super) fn wake_up(mine: Option<&Answers>) {
     if let Some(mine) = mine {
         mine.last.store(0, Ordering::Relaxed);
         // With that in `ask`: either whoever asks finds the answer above gone, or this thread finds closed what was closed
         // before the question.
         fence(Ordering::SeqCst);
     }
-    done
 }
 
-/// Asks the threads that have these records. `true`: each has passed a full barrier since. `false`: one has no record, or did
-/// not answer in time.
-pub fn ask<'a>(them: impl Iterator<Item = Option<&'a Answers>> + Clone) -> bool {
-    if them.clone().any(|a| a.is_none()) {
-        return false;
-    }
+/// Asks. `answered` says whether all threads of whom a barrier is needed have answered the question of that number. `true`: each
+/// has passed a full barrier since. `false`: one has not answered in time.
+#[cold]
+#[inline(never)]
+pub fn ask(answered: &dyn Fn(u64) -> bool) -> bool {
     // Release: see the head of this file.
     let number = ALL.asked.fetch_add(1, Ordering::AcqRel) + 1;
     fence(Ordering::SeqCst); // with that in `asleep`
     // Relaxed: it costs time only, if another thread has changed it meanwhile.
-    let rounds = ALL.rounds.load(Ordering::Relaxed);
-    for _ in 0..rounds {
+    let halvings = ALL.halvings.load(Ordering::Relaxed);
+    for _ in 0..MOST >> halvings {
         #[cfg(not(loom))]
         std::hint::spin_loop();
         #[cfg(loom)]
         loom::thread::yield_now();
-        if them.clone().flatten().all(|a| a.has(number)) {
-            if rounds < MOST {
-                ALL.rounds.store(rounds * 2, Ordering::Relaxed);
+        if answered(number) {
+            if halvings > 0 {
+                ALL.halvings.store(halvings - 1, Ordering::Relaxed);
             }
             return true;
         }
     }
-    if rounds > LEAST {
-        ALL.rounds.store(rounds / 2, Ordering::Relaxed);
+    if halvings < HALVINGS {
+        ALL.halvings.store(halvings + 1, Ordering::Relaxed);
     }
     false
 }

@@ -119,8 +119,8 @@ pub fn pause(round: u32) {
     #[cfg(not(loom))]
     match round {
         0..=99 => std::hint::spin_loop(),
-        100..=199 => answers::asleep(std::thread::yield_now),
-        _ => answers::asleep(|| std::thread::sleep(std::time::Duration::from_micros(50))),
+        100..=199 => answers::asleep(&mut std::thread::yield_now),
+        _ => answers::asleep(&mut || std::thread::sleep(std::time::Duration::from_micros(50))),
     }
 }
 

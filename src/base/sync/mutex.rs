@@ -3,7 +3,7 @@
 //! They are never poisoned: each user leaves its data consistent before anything that can panic.
 
 #[cfg(not(loom))]
-use super::answers::{answer, asleep};
+use super::answers;
 use super::levels::{HeldLock, Leaf, Level};
 use super::waited;
 use std::marker::PhantomData;
@@ -11,10 +11,6 @@ use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
 #[cfg(not(loom))]
 use std::sync::TryLockError;
-
-/// How often a thread that waits for a mutex answers those who need a barrier of it, before it sleeps.
-#[cfg(not(loom))]
-const ANSWERS: u32 = 32;
 
 macro_rules! mutexes {
     ($from:path $(, $const:ident)?) => {
@@ -49,26 +45,32 @@ macro_rules! mutexes {
             let value = match m.0.try_lock() {
                 Ok(value) => value,
                 Err(TryLockError::Poisoned(e)) => e.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    waited::timed(|| wait_for(&m.0))
-                }
+                Err(TryLockError::WouldBlock) => wait_for(&m.0),
             };
             MutexGuard { value, held, _level: PhantomData }
         }
 
         /// Waits for a mutex that another thread holds.
         #[cfg(not(loom))]
+        #[cold]
         fn wait_for<T>(m: &raw::Mutex<T>) -> raw::MutexGuard<'_, T> {
-            for _ in 0..ANSWERS {
-                answer();
-                std::hint::spin_loop();
+            let since = waited::begin();
+            let mut tries = 0;
+            let value = loop {
                 match m.try_lock() {
-                    Ok(value) => return value,
-                    Err(TryLockError::Poisoned(e)) => return e.into_inner(),
-                    Err(TryLockError::WouldBlock) => {}
+                    Ok(value) => break value,
+                    Err(TryLockError::Poisoned(e)) => break e.into_inner(),
+                    Err(TryLockError::WouldBlock) if answers::before_another_try(&mut tries) => {}
+                    Err(TryLockError::WouldBlock) => {
+                        let mine = answers::begin_to_sleep();
+                        let value = m.lock().unwrap_or_else(PoisonError::into_inner);
+                        answers::wake_up(mine);
+                        break value;
+                    }
                 }
-            }
-            asleep(|| m.lock().unwrap_or_else(PoisonError::into_inner))
+            };
+            waited::end(since);
+            value
         }
 
         impl<T, L: Level> Deref for MutexGuard<'_, T, L> {

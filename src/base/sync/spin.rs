@@ -36,9 +36,9 @@ impl ::spin::RelaxStrategy for Pause {
         }
         let round = ROUNDS.with(|r| r.replace(r.get().wrapping_add(1)));
         if round % NAP_EVERY == NAP_EVERY - 1 {
-            asleep(|| std::thread::sleep(NAP));
+            asleep(&mut || std::thread::sleep(NAP));
         } else {
-            asleep(std::thread::yield_now);
+            asleep(&mut std::thread::yield_now);
         }
     }
 }

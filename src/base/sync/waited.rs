@@ -27,13 +27,26 @@ pub(crate) fn want(wanted: bool) {
 #[cold]
 #[inline(never)]
 pub(crate) fn timed<T>(wait: impl FnOnce() -> T) -> T {
-    if WANTED.load(Relaxed) == 0 {
-        return wait();
-    }
-    let since = clock::ticks();
+    let since = begin();
     let done = wait();
-    WAITED.set(WAITED.get().wrapping_add(clock::ticks().saturating_sub(since)));
+    end(since);
     done
+}
+
+/// [ticks] A wait begins. `None`: nobody wants to know how long it takes.
+#[cold]
+#[inline(never)]
+pub(super) fn begin() -> Option<u64> {
+    (WANTED.load(Relaxed) != 0).then(clock::ticks)
+}
+
+/// The wait that began then is over.
+#[cold]
+#[inline(never)]
+pub(super) fn end(since: Option<u64>) {
+    if let Some(since) = since {
+        WAITED.set(WAITED.get().wrapping_add(clock::ticks().saturating_sub(since)));
+    }
 }
 
 /// [ticks] The time that the calling thread has waited so far. Only differences are meaningful.
