@@ -281,15 +281,24 @@ fn waits_for_streams_and_slow_events_lie_in_their_buckets() {
         lies_right(d, MILLPOND_LATENCY_DEVICE_EVENT, &took, whole);
         lies_right(d, MILLPOND_LATENCY_FREE, &[took.iter().sum()], whole);
         hook.delays.lock().unwrap().clear();
-        // Nothing but a wait brings this.
-        let before = Instant::now();
-        gate.open_after(LONG);
-        let (whole, at) = timed(|| pool.alloc(60 * MIB, s).unwrap());
-        let waited = read(d, MILLPOND_LATENCY_EVENT_WAIT);
-        // The wait may have begun late, as on a machine that is busy.
-        let least = (LONG.as_nanos() as u64).saturating_sub((before.elapsed() - whole).as_nanos() as u64) / 5;
-        assert!((least..=whole.as_nanos() as u64).contains(&waited.max_ns), "{waited:?} of {whole:?}");
-        pool.free(at, s).unwrap();
+        // On a machine that is busy the thread may come so late that there is little or nothing to wait for.
+        let (mut gate, mut longest) = (gate, Duration::ZERO);
+        for attempt in 0.. {
+            gate.open_after(LONG);
+            // Nothing but a wait brings this.
+            let (whole, at) = timed(|| pool.alloc(60 * MIB, s).unwrap());
+            longest = longest.max(whole);
+            let waited = read(d, MILLPOND_LATENCY_EVENT_WAIT);
+            assert!(waited.max_ns <= longest.as_nanos() as u64, "{waited:?} of {longest:?}");
+            if waited.max_ns >= LONG.as_nanos() as u64 / 5 {
+                pool.free(at, s).unwrap();
+                break;
+            }
+            assert!(attempt < 20, "{waited:?} of {longest:?}");
+            gate = d.gate(t);
+            record_stream(at, t).unwrap();
+            pool.free(at, s).unwrap();
+        }
     });
 }
 

@@ -2,10 +2,12 @@
 
 use loom::thread;
 use millpond::base::biased::{Biased, Looks};
+use millpond::base::sync::answers::look_for_answers;
 use std::sync::Arc;
 
-/// Makes the calling thread the owner.
+/// Makes the calling thread the owner, which is asked before it is interrupted.
 pub(crate) fn own(l: &Biased<u32, ()>) {
+    look_for_answers();
     for _ in 0..2 {
         *l.lock() += 1;
     }

@@ -68,7 +68,7 @@ static ALL: All = All {
 loom::lazy_static! {
     static ref ALL: All = All {
         asked: AtomicU64::new(0),
-        halvings: AtomicU32::new(0),
+        halvings: AtomicU32::new(u32::BITS - 1),
         records: std::array::from_fn(|_| Answers::default()),
     };
 }
@@ -157,6 +157,12 @@ pub(super) fn wake_up(mine: Option<&Answers>) {
         // before the question.
         fence(Ordering::SeqCst);
     }
+}
+
+/// From now on the model looks for answers. Most need not, and would take ten times as long.
+#[cfg(loom)]
+pub fn look_for_answers() {
+    ALL.halvings.store(0, Ordering::Relaxed);
 }
 
 /// Asks. `answered` says whether all threads of whom a barrier is needed have answered the question of that number. `true`: each
