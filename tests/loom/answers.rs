@@ -2,7 +2,7 @@
 
 use loom::thread;
 use millpond::base::sync::Ordering::{Acquire, Relaxed, Release};
-use millpond::base::sync::answers::{Answers, answer, ask, asleep, look_for_answers};
+use millpond::base::sync::answers::{Answers, answer, ask, asleep, begin_to_ask};
 use millpond::base::sync::{AtomicU32, UnsafeCell, thread_token};
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl Room {
 /// A model of a thread that runs `body` while another closes the room.
 fn check(body: fn(&Room)) {
     loom::model(move || {
-        look_for_answers();
+        begin_to_ask();
         let room = Arc::new(Room::default());
         let mine = Answers::of(thread_token()).expect("there is room for two");
         let other = {

@@ -2,12 +2,11 @@
 
 use loom::thread;
 use millpond::base::biased::{Biased, Looks};
-use millpond::base::sync::answers::look_for_answers;
+use millpond::base::sync::answers::begin_to_ask;
 use std::sync::Arc;
 
-/// Makes the calling thread the owner, which is asked before it is interrupted.
+/// Makes the calling thread the owner.
 pub(crate) fn own(l: &Biased<u32, ()>) {
-    look_for_answers();
     for _ in 0..2 {
         *l.lock() += 1;
     }
@@ -80,6 +79,7 @@ fn biased_owner_rests_the_lock() {
 #[test]
 fn biased_lookers_give_the_ownership_back() {
     loom::model(|| {
+        begin_to_ask();
         let l = Arc::new(Biased::new(0u32));
         own(&l);
         let other = {
@@ -101,6 +101,7 @@ fn biased_lookers_give_the_ownership_back() {
 #[test]
 fn biased_lookers_do_not_undo_a_rest() {
     loom::model(|| {
+        begin_to_ask();
         let l = Arc::new(Biased::new(0u32));
         own(&l);
         let other = {
@@ -121,6 +122,7 @@ fn biased_lookers_do_not_undo_a_rest() {
 #[test]
 fn biased_looks_at_two_locks_take_one_barrier() {
     loom::model(|| {
+        begin_to_ask();
         let all = Arc::new([Biased::new(0u32), Biased::new(0u32)]);
         all.iter().for_each(own);
         let other = {

@@ -5,6 +5,7 @@ use loom::thread;
 use millpond::base::biased::{Biased, Entry, FastPath};
 use millpond::base::sync::AtomicU32;
 use millpond::base::sync::Ordering::{Acquire, Relaxed, Release};
+use millpond::base::sync::answers::{asleep, begin_to_ask};
 use std::sync::Arc;
 
 /// The name under which fast paths are opened here.
@@ -78,6 +79,7 @@ fn a_second_name_lets_nobody_in_beside_another() {
 #[test]
 fn a_fast_path_is_open_again_after_a_look() {
     loom::model(|| {
+        begin_to_ask();
         let l = Arc::new(Biased::new(0u32));
         own(&l);
         let path = opened(&l, || true);
@@ -128,6 +130,7 @@ fn a_look_opens_no_fast_path_that_was_closed() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.check(|| {
+        begin_to_ask();
         let l = Arc::new((Biased::new(0u32), AtomicU32::new(0)));
         own(&l.0);
         let path = opened(&l.0, || true);
@@ -187,6 +190,7 @@ fn a_fast_path_is_closed_when_the_lock_rests() {
 #[test]
 fn a_looker_on_its_way_out_opens_no_fast_path_that_the_owner_has_closed() {
     loom::model(|| {
+        begin_to_ask();
         let l = Arc::new(Biased::new(0u32));
         own(&l);
         let path = opened(&l, || true);
@@ -194,6 +198,7 @@ fn a_looker_on_its_way_out_opens_no_fast_path_that_the_owner_has_closed() {
             let l = l.clone();
             thread::spawn(move || *l.look() += 1)
         };
+        asleep(&mut || ()); // which answers
         l.close_fast_path();
         assert!(path.is_none_or(|d| d.enter(NAME).is_none()), "it was closed before");
         other.join().unwrap();
