@@ -4,6 +4,7 @@ the real library on the host device. A stub plays PyTorch and calls the library 
 Needs MILLPOND_TORCH_LIBRARY, the built libmillpond-torch.so. Each case is a process of its own: the library is loaded
 once in a process, and PyTorch's allocator set once.
 """
+import ctypes
 import importlib.util
 import os
 import pathlib
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import types
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -335,6 +337,25 @@ class Package(unittest.TestCase):
                 _native._cuda_headers([runtime])
             with self.assertRaisesRegex(MillpondError, "nvidia-cuda-runtime"):
                 _native._cuda_headers([compiler])
+
+    def test_the_process_has_one_library_of_cpp(self):
+        # Some compilers link theirs as an archive, which would be a second one beside PyTorch's.
+        sys.path.insert(0, str(PACKAGE))
+        from millpond_torch import _native
+        ctypes.CDLL("libstdc++.so.6")
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            compiler, source = folder / "c++", folder / "numbers.cpp"
+            compiler.write_text('#!/bin/sh\nexec g++ -static-libstdc++ "$@"\n')
+            compiler.chmod(0o755)
+            source.write_text('#include <sstream>\nextern "C" __attribute__((visibility("default"))) int digits(long n) {\n'
+                              '  std::ostringstream text;\n  text << n;\n  return static_cast<int>(text.str().size());\n}\n')
+            part = types.SimpleNamespace(place=lambda torch: folder / "libnumbers.so", sources=[source], libraries=[], cuda=False)
+            torch = types.SimpleNamespace(__file__=str(folder / "__init__.py"), __version__="2.15.0", compiled_with_cxx11_abi=lambda: True)
+            made = _native.build(torch, part, str(compiler))
+            self.assertEqual(ctypes.CDLL(made).digits(12345), 5)
+            symbols = subprocess.run(["nm", "-D", made], stdout=subprocess.PIPE, text=True, check=True).stdout
+            self.assertIn(" U _ZNSo9_M_insertIlEERSoT_", symbols)  # std::ostream's, for a number
 
     def test_without_pytorch(self):
         text = self.error("m.enable()", stub="raise ImportError('no module named torch, says the test')")

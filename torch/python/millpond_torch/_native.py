@@ -26,7 +26,7 @@ class Part:
     def __init__(self, name: str, variable: str, libraries: List[str], cuda: bool) -> None:
         self.name, self.variable, self.libraries, self.cuda = name, variable, libraries, cuda
         headers = ["compat.hpp", "holdings.hpp", "library.hpp", "numbers.hpp", "oom.hpp", "others.hpp", "pluggable.hpp", "sharing.hpp", "trace.hpp"] if cuda else ["pluggable.hpp"]
-        self.sources = [HERE / f"{name}.cpp", *[HERE / header for header in headers]]
+        self.sources = [HERE / f"{name}.cpp", *[HERE / header for header in headers], pathlib.Path(__file__)]  # how it is built counts, too
 
     def place(self, torch: Any) -> pathlib.Path:
         named = os.environ.get(self.variable)
@@ -69,6 +69,22 @@ def _cuda_headers(places: List[pathlib.Path]) -> List[pathlib.Path]:
     return found
 
 
+def _standard_library() -> List[str]:
+    """What links the C++ library that PyTorch runs on, and no second one.
+
+    Some compilers have theirs as an archive only, or link it so by default. In the process there are two then, and a number that
+    one of them writes is looked up in the other's table of locales: the process ends at the first message with a number in it.
+    Symbols that the loaded library has are bound to it, since it comes before the compiler's; what only the archive has stays
+    invisible to others.
+    """
+    try:
+        maps = pathlib.Path("/proc/self/maps").read_text()
+    except OSError:  # not Linux
+        return []
+    loaded = {line.split(maxsplit=5)[5] for line in maps.splitlines() if "/libstdc++.so" in line}
+    return [*sorted(path for path in loaded if os.path.isfile(path)), "-Wl,--exclude-libs,libstdc++.a"]
+
+
 def build_native(compiler: Optional[str] = None) -> str:
     """Builds the allocator of enable(native=True) for the installed PyTorch, unless it is there. Returns the file.
 
@@ -93,7 +109,7 @@ def build(torch: Any, part: Part, compiler: Optional[str] = None) -> str:
             compiler, "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", f"-I{HERE}",
             *[f"-isystem{h}" for h in _headers(torch, part.cuda)], "-o", str(made), str(part.sources[0]),
-            f"-L{libraries}", *[f"-l{library}" for library in part.libraries], "-ldl",
+            f"-L{libraries}", *[f"-l{library}" for library in part.libraries], *_standard_library(), "-ldl",
         ]
         try:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
