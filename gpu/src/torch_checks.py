@@ -80,8 +80,8 @@ def two_graphs_in_one_pool(native):
 def growing_and_shrinking(native):
     """Tensors of all sizes under a limit, each checked before it goes."""
     torch = enabled(native)
-    torch.cuda.set_per_process_memory_fraction(0.05)
-    state, live = 7, []
+    torch.cuda.set_per_process_memory_fraction((256 << 20) / torch.cuda.mem_get_info()[1])
+    state, live, refused = 7, [], 0
     for step in range(600):
         state = (state * 1103515245 + 12345) % (1 << 31)
         count = 1 << (8 + state % 17)
@@ -89,11 +89,13 @@ def growing_and_shrinking(native):
             live.append((full(torch, step, count), step))
         except RuntimeError as e:
             assert str(e).startswith("CUDA out of memory."), e
+            refused += 1
             del live[: len(live) // 2]
         while len(live) > 60 or live and state % 5 == 0:
             tensor, value = live.pop(state % len(live))
             assert bool((tensor == value).all()), step
             break
+    assert refused > 0, "nothing was refused: the limit is too high"
 
 
 def nccl_group(native):
