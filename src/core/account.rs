@@ -8,6 +8,7 @@ use super::ground::{Ground, Pool, Refusals};
 use super::heap::counters::{ALL, Grid};
 use super::heap::{Heap, LEDGER, LockedHeap};
 use super::ledger::{Account, Ledger, Sums};
+use super::spare::Spares;
 use super::state::growth::account::Holdings;
 use super::types::{LiveAndFreed, PoolId, Stats};
 use super::units::LARGE_SHIFT;
@@ -56,28 +57,36 @@ impl<'a> Accounts<'a> {
     #[cold]
     #[inline(never)]
     pub(crate) fn settle(self, heap: &'static Heap) {
-        let mut h = self.ground.lock(heap);
-        self.blocks.drain(&mut h);
-        let beyond = h.counters.take_more_of_all();
-        if !beyond && !h.counters.has_surplus() {
+        if self.balance(heap) {
             return;
         }
-        drop(h);
         let mut ledger = self.ground.ledger();
-        if !self.balance(&mut ledger, heap) {
+        // Whoever had the ledger until now may have dealt the heap what it lacks, or left it spare.
+        if !self.balance(heap) {
             self.take_sums(&mut ledger, Some(heap), |_| ());
         }
     }
 
     /// A heap gives back of what it has far more of than it was dealt, and takes what it lacks of what is spare. Returns
     /// whether it lacks nothing any more.
-    fn balance(self, ledger: &mut Ledger, heap: &'static Heap) -> bool {
+    fn balance(self, heap: &'static Heap) -> bool {
         let mut h = self.ground.lock(heap);
-        if h.counters.has_surplus() {
-            let given = h.counters.give_surplus();
-            ledger.take_spare(heap.pool(), &given);
+        self.blocks.drain(&mut h);
+        let beyond = h.counters.take_more_of_all();
+        let surplus = h.counters.has_surplus();
+        if !beyond && !surplus {
+            return true;
         }
-        let Some(more) = ledger.deal_spare(heap.pool(), &h.counters.room()) else { return false };
+        // The ledger has locked this heap with all others whenever it sets what is spare, as long as it deals to it.
+        let heaps = h.counters.sharers();
+        let Some(pool) = self.ground.pools().get(PoolId(heap.pool())).filter(|_| heaps > 1) else {
+            return false;
+        };
+        let spare = Spares { device: &self.ground.spare, pool: &pool.spare };
+        if surplus {
+            spare.give(&h.counters.give_surplus());
+        }
+        let Some(more) = spare.take(heaps, &h.counters.room()) else { return false };
         h.counters.note_peak();
         h.counters.add_room(more);
         !h.counters.take_more_of_all()
@@ -174,9 +183,9 @@ impl<'a> Accounts<'a> {
         for h in all.iter_mut() {
             if !h.counters.seen.rests {
                 let (room, returns) = ledger.deal(h.heap.pool(), &h.counters.need(), &h.counters.waiting());
-                h.counters.set_room(room, returns, ledger.device.sums.heaps > 1);
+                h.counters.set_room(room, returns, ledger.device.sums.heaps);
             } else {
-                h.counters.set_room(Grid::default(), Grid::default(), false);
+                h.counters.set_room(Grid::default(), Grid::default(), 0);
                 let seen = h.counters.seen;
                 ledger.device.resting.add(&seen);
                 if let Some(p) = ledger.pools.get_mut(&h.heap.pool()) {
@@ -184,6 +193,15 @@ impl<'a> Accounts<'a> {
                 }
                 ledger.active.retain(|&i| i != h.heap.index);
                 h.rest(LEDGER);
+            }
+        }
+        // All heaps that may take of it are locked.
+        self.ground.spare.set(&ledger.device.spare);
+        for h in all.iter() {
+            let pool = h.heap.pool();
+            if let (Some(account), Some(p)) = (ledger.pools.get(&pool), self.ground.pools().get(PoolId(pool)))
+            {
+                p.spare.set(&account.spare);
             }
         }
         result

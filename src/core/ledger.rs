@@ -9,8 +9,8 @@
 //! below all of them.
 //!
 //! True sums need the locks of all active heaps, which interrupts the threads that own them. So where the heaps have been
-//! higher than all may be together, part of the room is dealt to none and is *spare*: a heap that has used up its own takes
-//! some of that, alone, and one that frees have left far more than it was dealt gives some back.
+//! higher than all may be together, part of the room is dealt to none and is *spare* (`spare.rs`): a heap that has used up its
+//! own takes some of that, alone, and one that frees have left far more than it was dealt gives some back.
 //!
 //! Blocks that wait are not live, but active, which has peaks of its own: room is below both. When a wait ends, the heap may
 //! allocate what the block had, but no more than the peaks of what is live allow.
@@ -54,7 +54,7 @@ pub(crate) struct Account {
     pub below: Grid,
     /// How much more they may grow as waits end: how far what is live is below its peaks beyond that.
     pub returns: Grid,
-    /// What of `below` no heap was dealt.
+    /// What of `below` no heap was dealt when the sums were taken; [`Spare`](super::spare::Spare) has what is left of it.
     pub spare: Grid,
 }
 
@@ -111,35 +111,6 @@ impl Ledger {
             a.spare = grid(|k, d| a.spare[k][d] - room[k][d]);
         }
         (room, least(self.device.returns(waiting), pool.returns(waiting)))
-    }
-
-    /// Deals some of what is spare to a heap of that pool: at least what its room, where it has passed that, is below zero;
-    /// else up to its share, which is an equal part of what is spare. So the next ones find as much, and all heaps seldom have
-    /// to be locked. `None`: less is spare than it lacks.
-    pub(crate) fn deal_spare(&mut self, pool: u32, room: &Grid) -> Option<Grid> {
-        let pool = self.pools.get_mut(&pool)?;
-        let spare = grid(|k, d| self.device.spare[k][d].min(pool.spare[k][d]));
-        let lacks = grid(|k, d| (-room[k][d]).max(0));
-        if lacks.iter().flatten().zip(spare.iter().flatten()).any(|(lacks, spare)| lacks > spare) {
-            return None;
-        }
-        let heaps = self.device.sums.heaps.max(2);
-        let more = grid(|k, d| match lacks[k][d] {
-            0 => (spare[k][d] / heaps - room[k][d]).max(0),
-            lacks => lacks.max(spare[k][d] / heaps),
-        });
-        for a in [&mut self.device, pool] {
-            a.spare = grid(|k, d| a.spare[k][d] - more[k][d]);
-        }
-        Some(more)
-    }
-
-    /// A heap of that pool has given room back.
-    pub(crate) fn take_spare(&mut self, pool: u32, given: &Grid) {
-        let Some(pool) = self.pools.get_mut(&pool) else { return };
-        for a in [&mut self.device, pool] {
-            a.spare = grid(|k, d| a.spare[k][d] + given[k][d]);
-        }
     }
 
     /// Removes a heap, which is locked, from its pool; the ledger keeps the totals of what it has allocated.

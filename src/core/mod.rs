@@ -12,7 +12,7 @@
 //! account     exact sums, with all heaps locked that matter
 //! blocks/     single blocks: how they end their lives, their tags, what the tuning changes for them, how they wait
 //! ground/     the complete state, with its locks; the guard of the growth lock
-//! ledger      sums and peaks, as plain data
+//! ledger, spare       sums and peaks, as plain data; room below the peaks that no heap has
 //! state/      what is remembered: growth, pools, captures, checkpoints, sleeping memory, the tuning
 //! heap/       the memory of one (pool, stream): what is free, what waits, and the guard of its lock
 //! order/      streams and fences: what must have passed before memory is used again
@@ -46,6 +46,7 @@ mod order;
 mod pond;
 mod report;
 mod shape;
+mod spare;
 mod state;
 mod supply;
 #[cfg(all(test, not(loom)))]

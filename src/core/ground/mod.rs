@@ -12,6 +12,7 @@ use super::desc::Maps;
 use super::heap::{Changed, Scratch, Shared, Stuck};
 use super::ledger::Ledger;
 use super::order::Order;
+use super::spare::Spare;
 use super::state::captures::Captures;
 use super::state::checkpoints::Checkpoints;
 use super::state::explaining::Explaining;
@@ -77,6 +78,8 @@ pub(crate) struct Ground {
     pub(super) hints: Hints,
     /// Requests to the device that were refused; atomics.
     pub(super) refusals: Refusals,
+    /// Room below the peaks of the device that no heap was dealt; atomics.
+    pub(super) spare: Spare,
 
     // The rest is reached by the methods below, and what a lock guards only through that lock.
     limit: AtomicU64, // [B] of reserved; 0: none
@@ -117,6 +120,7 @@ impl Ground {
             tuned: Tuned::default(),
             hints: Hints::default(),
             refusals: Refusals::default(),
+            spare: Spare::default(),
             limit: AtomicU64::new(0),
             memory_granules: memory,
             heaps: HeapTable::new()?,

@@ -6,6 +6,7 @@
 
 use super::super::heap::Heap;
 use super::super::order::Waits;
+use super::super::spare::Spare;
 use super::super::state::growth::Growth;
 use super::super::state::pools::{PoolStreams, Sleep};
 use super::super::types::{NO_POOL, PoolId};
@@ -30,6 +31,8 @@ pub struct Pool {
     contiguous: AtomicBool,
     /// Requests to it that were refused.
     pub(crate) refusals: Refusals,
+    /// Room below its peaks that no heap was dealt.
+    pub(crate) spare: Spare,
     /// The number of live captures (graphs).
     kept: AtomicU32,
     /// The number of reasons why its memory must stay in place: captures, sleep.
@@ -63,6 +66,7 @@ impl Pool {
             limit: AtomicU64::new(0),
             contiguous: AtomicBool::new(false),
             refusals: Refusals::default(),
+            spare: Spare::default(),
             kept: AtomicU32::new(0),
             pins: AtomicU32::new(0),
             sleep: Mutex::default(),

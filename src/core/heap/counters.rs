@@ -65,8 +65,8 @@ pub(crate) struct Counters {
     returns: Grid,
     /// How far `most` was above what was allocated when the ledger changed it last.
     dealt: Grid,
-    /// Whether others were dealt room then, too.
-    shares: bool,
+    /// How many heaps were dealt room then; 0: this one was not.
+    sharers: i64,
     /// How often the classes have exchanged room.
     exchanges: u8,
     /// The maximum that was allocated here whenever somebody checked.
@@ -142,12 +142,12 @@ impl Counters {
     }
 
     /// Lets the heap allocate `room` more than it has now before it must ask, and `returns` more as its waiting blocks
-    /// become reusable; `shares`: others are dealt room, too.
-    pub(crate) fn set_room(&mut self, room: Grid, returns: Grid, shares: bool) {
+    /// become reusable; so many heaps are dealt room.
+    pub(crate) fn set_room(&mut self, room: Grid, returns: Grid, sharers: i64) {
         let now = self.current();
         self.note_highest();
         self.most = grid(|k, d| now[k][d] + room[k][d]);
-        (self.dealt, self.returns, self.shares) = (room, returns, shares);
+        (self.dealt, self.returns, self.sharers) = (room, returns, sharers);
         (0..3).for_each(|d| self.deal([now[SMALL][d], now[LARGE][d]], d, None));
     }
 
@@ -164,9 +164,14 @@ impl Counters {
         self.dealt = grid(|k, d| if more[k][d] > 0 { room[k][d] } else { self.dealt[k][d] });
     }
 
+    /// How many heaps the ledger has dealt room with this one; 0: it has not dealt this one any.
+    pub(crate) fn sharers(&self) -> i64 {
+        self.sharers
+    }
+
     /// Whether frees have left the heap far more room of anything than it was dealt, and others might need that.
     pub(crate) fn has_surplus(&self) -> bool {
-        if !self.shares {
+        if self.sharers < 2 {
             return false;
         }
         let room = self.room();

@@ -1,8 +1,10 @@
 //! Peaks are exact at any moment, however the room below them is shared among the heaps.
 
+use super::super::account::Accounts;
 use super::super::blocks::WaitingBlocks;
 use super::random::Random;
 use super::*;
+use std::time::Duration;
 
 /// What is live, and what is live or waits, of a pool or of all; and the peaks of both.
 #[derive(Clone, Copy, Default)]
@@ -100,4 +102,41 @@ fn streams_close_to_the_peak_seldom_have_all_heaps_locked() {
     let often = taken[1] - taken[0];
     assert!(often < 600, "{often} times in 100 000 requests");
     live.into_iter().flatten().flatten().for_each(|at| b.pond.free(at, None, None).unwrap());
+}
+
+/// The sums are taken while a heap that had rested begins to allocate. It may not take of what is spare then: the ledger, which has
+/// not seen it, is about to deal that to others.
+#[test]
+fn a_heap_that_stirs_while_the_sums_are_taken_waits_for_the_ledger() {
+    const BLOCK: u64 = 2 << 20;
+    let b = Bench::new(config(true, 1 << 30));
+    let pond = &b.pond;
+    let some = |stream, n| {
+        let one = || pond.alloc(PoolId::DEFAULT, stream, BLOCK).unwrap();
+        std::iter::repeat_with(one).take(n).collect::<Vec<u64>>()
+    };
+    let free = |all: Vec<u64>| all.into_iter().for_each(|at| pond.free(at, None, None).unwrap());
+    free(some(3, 10));
+    (0..40).for_each(|_| _ = pond.stats(None).unwrap()); // it rests
+    free(some(1, 32));
+    free(some(2, 32)); // together they have never had more than 32
+    let (told, hears) = std::sync::mpsc::channel();
+    let late = std::thread::scope(|s| {
+        let mut ledger = pond.ground().ledger();
+        let accounts = Accounts::of(pond.ground());
+        let late = accounts.take_sums(&mut ledger, None, |_| {
+            let late = s.spawn(move || {
+                let all = some(3, 10);
+                told.send(()).unwrap();
+                all
+            });
+            assert!(hears.recv_timeout(Duration::from_millis(100)).is_err(), "it has not waited");
+            late
+        });
+        drop(ledger);
+        late.join().unwrap()
+    });
+    free(some(1, 23));
+    assert_eq!(pond.stats(None).unwrap().allocated.peak, 33 * BLOCK);
+    free(late);
 }

@@ -23,11 +23,11 @@ fn sums_hold_when_the_words_wrap() {
     let huge = 1u64 << 62;
     let mut wrapped = 0;
     for _ in 0..9 {
-        c.set_room(room([huge as i64, 10, 10]), Grid::default(), true);
+        c.set_room(room([huge as i64, 10, 10]), Grid::default(), 2);
         assert!(!counted_in(&mut c, CLASS, huge / 4, 1));
         assert_eq!(now(&c), [huge as i64 / 4, 1, 1]);
         c.count_out(CLASS, huge / 4, 1);
-        c.set_room([[0; 3], [huge as i64, 10, 10], [huge as i64, 10, 10]], Grid::default(), true);
+        c.set_room([[0; 3], [huge as i64, 10, 10], [huge as i64, 10, 10]], Grid::default(), 2);
         assert!(!counted_in(&mut c, CLASS, huge, 1));
         assert!(counted_in(&mut c, CLASS, 1, 1), "past the ceiling");
         c.count_out(CLASS, 1, 1);
@@ -43,7 +43,7 @@ fn sums_hold_when_the_words_wrap() {
 #[test]
 fn a_block_that_waits_is_not_allocated_and_gives_no_room() {
     let mut c = Counters::default();
-    c.set_room([[0; 3], [100; 3], [100; 3]], Grid::default(), true);
+    c.set_room([[0; 3], [100; 3], [100; 3]], Grid::default(), 2);
     assert!(!counted_in(&mut c, CLASS, 100, 90));
     c.count_out_to_wait(CLASS, 100, 90);
     assert_eq!((now(&c), c.waiting()[LARGE]), ([0; 3], [100, 90, 1]));
@@ -60,7 +60,7 @@ fn a_class_takes_no_more_from_the_other_than_it_may_have() {
     let mut c = Counters::default();
     counted_in(&mut c, Class::Small, 1000, 1); // the heap's own peak
     c.count_out(Class::Small, 1000, 1);
-    c.set_room([[1000, MANY, MANY], [300, MANY, MANY], [1000, MANY, MANY]], Grid::default(), false);
+    c.set_room([[1000, MANY, MANY], [300, MANY, MANY], [1000, MANY, MANY]], Grid::default(), 1);
     for bytes in [800, 850, 900] {
         assert!(!counted_in(&mut c, Class::Small, bytes, 0), "what the other has left");
         c.count_out(Class::Small, bytes, 0);
@@ -72,9 +72,9 @@ fn a_class_takes_no_more_from_the_other_than_it_may_have() {
 #[test]
 fn room_that_was_given_back_may_not_be_allocated() {
     let mut c = Counters::default();
-    c.set_room([[0; 3], [1 << 20; 3], [1 << 20; 3]], Grid::default(), true);
+    c.set_room([[0; 3], [1 << 20; 3], [1 << 20; 3]], Grid::default(), 2);
     assert!(!counted_in(&mut c, CLASS, 1 << 20, 1 << 20));
-    c.set_room(Grid::default(), Grid::default(), true);
+    c.set_room(Grid::default(), Grid::default(), 2);
     assert!(!c.has_surplus());
     c.count_out(CLASS, 1 << 20, 1 << 20);
     assert!(c.has_surplus(), "a peak came down by a megabyte");
@@ -83,7 +83,7 @@ fn room_that_was_given_back_may_not_be_allocated() {
     assert_eq!((c.room()[LARGE][0], c.room()[ALL][0]), (1 << 19, 1 << 19));
     assert!(!c.has_surplus());
     assert!(counted_in(&mut c, CLASS, (1 << 19) + 1, 1), "that is another heap's by now");
-    c.set_room([[0; 3], [1 << 20; 3], [1 << 20; 3]], Grid::default(), false);
+    c.set_room([[0; 3], [1 << 20; 3], [1 << 20; 3]], Grid::default(), 1);
     c.count_out(CLASS, (1 << 19) + 1, 1);
     assert!(!c.has_surplus(), "there is no other heap");
 }
@@ -91,7 +91,7 @@ fn room_that_was_given_back_may_not_be_allocated() {
 #[test]
 fn a_class_gets_what_the_other_leaves_without_the_ledger() {
     let mut c = Counters::default();
-    c.set_room(room([1000, 1000, 1000]), Grid::default(), true);
+    c.set_room(room([1000, 1000, 1000]), Grid::default(), 2);
     for n in 0..1000 {
         assert!(!counted_in(&mut c, CLASS, 1, 1), "after {n}");
     }
@@ -110,7 +110,7 @@ fn a_class_gets_what_the_other_leaves_without_the_ledger() {
 #[test]
 fn classes_exchange_room_and_look_for_a_surplus_now_and_then() {
     let mut c = Counters::default();
-    c.set_room(room([100, 90, 1]), Grid::default(), true);
+    c.set_room(room([100, 90, 1]), Grid::default(), 2);
     assert!(!counted_in(&mut c, CLASS, 100, 90));
     assert!(c.count_in_quick(Class::Small, 1, 1) && !c.exchange(), "nothing is left");
     c.count_out(Class::Small, 1, 1);
@@ -132,7 +132,7 @@ fn classes_exchange_room_and_look_for_a_surplus_now_and_then() {
 #[test]
 fn peaks_that_are_reset_before_a_request_is_completed_are_exact() {
     let mut c = Counters::default();
-    c.set_room(room([1000, 1000, 10]), Grid::default(), true);
+    c.set_room(room([1000, 1000, 10]), Grid::default(), 2);
     for _ in 0..2 {
         assert!(!counted_in(&mut c, CLASS, 300, 300));
     }
@@ -170,7 +170,7 @@ proptest! {
                         _ => counted_in(&mut c, class, 2 * n, n),
                     };
                     if asks {
-                        c.set_room(rooms, Grid::default(), true);
+                        c.set_room(rooms, Grid::default(), 2);
                     }
                 }
                 4..=6 => {
@@ -187,7 +187,7 @@ proptest! {
                     let Some((class, n)) = waiting.pop() else { continue };
                     c.count_back(class, 2 * n, n);
                 }
-                _ if n < 50 => c.set_room(rooms, Grid::default(), true),
+                _ if n < 50 => c.set_room(rooms, Grid::default(), 2),
                 _ => {
                     prop_assert_eq!(c.highest(), peak);
                     c.reset_highest();
@@ -225,7 +225,7 @@ proptest! {
                 }
                 4 | 5 => {
                     if !c.exchange() && c.take_more_of_all() {
-                        c.set_room(rooms, returns, true);
+                        c.set_room(rooms, returns, 2);
                     }
                     prop_assert!(!c.over());
                     live.append(&mut begun);
@@ -245,7 +245,7 @@ proptest! {
                     let Some((class, n)) = waiting.pop() else { continue };
                     c.count_back(class, 2 * n, n);
                 }
-                _ if n < 30 => c.set_room(rooms, returns, true),
+                _ if n < 30 => c.set_room(rooms, returns, 2),
                 _ if n < 40 => _ = c.give_surplus(),
                 _ => {
                     let highest = c.highest();
