@@ -11,6 +11,7 @@ use super::event::{Event, Told, WORDS, thread_number};
 use crate::base::clock;
 use crate::base::ring::Ring;
 use crate::base::slots::AtomicRef;
+use crate::base::sync::pause;
 use crate::base::sync::system::{Mutex, ReadGuard, RwLock, lock};
 use crate::core::PoolId;
 use crate::device::StreamId;
@@ -19,6 +20,7 @@ use crate::runtime::entry::tags;
 use crate::runtime::watch::latency::Latencies;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 /// Who is told.
 pub trait Observer: Send + Sync {
@@ -260,19 +262,26 @@ impl Observers {
     }
 }
 
-/// Waits for a change of the list, which takes a moment, but not for ever: the thread may hold the list itself, in an
-/// observer that called the library.
+/// The longest wait for who changes the list. That takes a moment, but the thread may have to be woken first.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Waits for a change of the list, but not for ever: the thread may hold the list itself, in an observer that called the
+/// library.
 #[cold]
 #[inline(never)]
 fn list_soon(stripe: &RwLock<List, locks::Stripe>) -> Option<ReadGuard<'_, List>> {
-    const TRIES: u32 = 10_000;
-    (0..TRIES).find_map(|n| {
-        if n % 100 == 99 {
-            std::thread::yield_now();
+    let until = Instant::now() + PATIENCE;
+    let mut round = 0;
+    loop {
+        pause(round);
+        round = round.saturating_add(1);
+        if let Some(list) = stripe.try_read() {
+            return Some(list);
         }
-        std::hint::spin_loop();
-        stripe.try_read()
-    })
+        if Instant::now() >= until {
+            return stripe.try_read_first();
+        }
+    }
 }
 
 /// The ring of the only one who watches, if events are simply written there.
