@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The number of forks between the first process and this one, of processes that called [`watch`].
 static FORKS: AtomicU64 = AtomicU64::new(0);
 static WATCHED: AtomicBool = AtomicBool::new(false);
+/// How many threads are [`Busy`], and whether one was when this process, or one before it, was forked.
+static BUSY: AtomicU64 = AtomicU64::new(0);
+static STUCK: AtomicBool = AtomicBool::new(false);
 /// Set by `in_children`; reading it is one atomic load.
 static FORGET: OnceLock<fn()> = OnceLock::new();
 
@@ -18,9 +21,34 @@ extern "C" fn in_child() {
     // Little more is allowed here: this is the child of a process that may have several threads.
     // Relaxed: the child has one thread, and later ones are started after this.
     FORKS.fetch_add(1, Ordering::Relaxed);
+    if BUSY.load(Ordering::Relaxed) != 0 {
+        STUCK.store(true, Ordering::Relaxed);
+    }
     if let Some(forget) = FORGET.get() {
         forget();
     }
+}
+
+/// The calling thread holds, until this is dropped, what a child that is forked meanwhile would wait for in vain.
+pub(crate) struct Busy(());
+
+impl Busy {
+    pub(crate) fn new() -> Busy {
+        BUSY.fetch_add(1, Ordering::Relaxed);
+        Busy(())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        BUSY.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether a thread was [`Busy`] that this process has not.
+pub(crate) fn is_stuck() -> bool {
+    // Relaxed: see `in_child`.
+    STUCK.load(Ordering::Relaxed)
 }
 
 /// Registers `forget` to be called in each forked child before the fork returns. It may only store to atomics. Only the

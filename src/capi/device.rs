@@ -302,7 +302,7 @@ pub unsafe extern "C" fn millpond_device_remove_oom_callback(
     device: *mut millpond_device,
     id: u64,
 ) -> C_Status {
-    run_roomy(|| handles::device(device)?.memory().oom_callbacks().remove(id))
+    run(|| handles::device(device)?.memory().oom_callbacks().remove(id))
 }
 
 /// The pool that the device has from the start. Borrowed: it cannot be destroyed. Valid as long as the device.

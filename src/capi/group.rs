@@ -1,6 +1,6 @@
 //! Programs that share a card: a group, which is a file. docs/groups.md describes how it fits together.
 
-use crate::capi::guard::{Out, OutRecords, RecordNames, Versioned, file_name, run_roomy, text};
+use crate::capi::guard::{Out, OutRecords, RecordNames, Versioned, file_name, run, run_roomy, text};
 use crate::capi::handles;
 use crate::capi::types::millpond_device;
 use crate::paddle::abi::C_Status;
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn millpond_device_join_group(
 /// Errors: NOT_PERMITTED if the device is in no group; INVALID_ARGUMENT; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_leave_group(device: *mut millpond_device) -> C_Status {
-    run_roomy(|| DeviceGroup::of(handles::device(device)?).leave())
+    run(|| DeviceGroup::of(handles::device(device)?).leave())
 }
 
 /// Looks for what other members of the device's group want, and gives back so much of what no block uses, as

@@ -1,7 +1,7 @@
 //! Hooks on each allocation and free.
 
 use crate::base::error::{Code, Error};
-use crate::capi::guard::{Out, UserData, answered, run_roomy};
+use crate::capi::guard::{Out, UserData, answered, run, run_roomy};
 use crate::capi::handles;
 use crate::capi::pool::to_ptr;
 use crate::capi::types::{millpond_device, millpond_pool};
@@ -148,5 +148,5 @@ pub unsafe extern "C" fn millpond_device_add_hook(
 /// NOT_PERMITTED in a stream callback, and the hook stays, if it has no `destroy`; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_remove_hook(device: *mut millpond_device, id: u64) -> C_Status {
-    run_roomy(|| handles::device(device)?.memory().hooks().remove(id))
+    run(|| handles::device(device)?.memory().hooks().remove(id))
 }

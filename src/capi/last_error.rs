@@ -2,11 +2,13 @@
 //!
 //! The record has no destructor, so it also works while a thread ends and in static destructors.
 
+use crate::base::boxed::has_room;
 use crate::base::error::{Code, Error};
 use crate::capi::types::CODES;
 use crate::runtime::OomReport;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::ffi::{CStr, c_char};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 /// The bytes of a message including its NUL; longer ones are cut.
@@ -31,23 +33,43 @@ fn with<R>(f: impl FnOnce(&mut Last) -> R) -> R {
 thread_local! {
     /// The error of the thread's last request that found no memory, with its report. What it replaces can be used again
     /// for the next one.
-    static REPORT: RefCell<Option<Error>> = const { RefCell::new(None) };
+    static REPORT: RefCell<ManuallyDrop<Option<Error>>> = const { RefCell::new(ManuallyDrop::new(None)) };
+    static END: End = const { End };
+    /// Whether `END` is noted.
+    static NOTED: Cell<bool> = const { Cell::new(false) };
     /// Whether that was its last failed call.
     static IS_LAST: Cell<bool> = const { Cell::new(false) };
+}
+
+/// \[B\] Less than that is enough to note that a thread has something that ends with it.
+const END_BYTES: usize = 256;
+
+/// Ends with the thread, and drops the report. Apart from it: where the host has no memory to note this, the C library ends
+/// the process.
+struct End;
+
+impl Drop for End {
+    fn drop(&mut self) {
+        NOTED.set(false);
+        drop(REPORT.with_borrow_mut(|last| last.take()));
+    }
 }
 
 /// Records whether the last failure was a request that found no memory: the error, if it has a report.
 pub(crate) fn note(error: Option<Error>) {
     IS_LAST.set(false);
     if let Some(e) = error.filter(|e| e.oom_report().is_some()) {
-        // A thread that is ending keeps none.
-        IS_LAST.set(REPORT.try_with(|last| last.replace(Some(e))).is_ok());
+        // A thread that is ending keeps none. One that finds no memory whenever it fails leaves its report behind.
+        if NOTED.get() || !has_room(END_BYTES) || END.try_with(|_| NOTED.set(true)).is_ok() {
+            drop(REPORT.with_borrow_mut(|last| last.replace(e)));
+            IS_LAST.set(true);
+        }
     }
 }
 
 /// The report of the last such request; with `now`, only if it was the last failed call.
 pub(crate) fn report(now: bool) -> Option<Arc<OomReport>> {
-    let last = REPORT.try_with(|last| last.borrow().as_ref().and_then(Error::oom_report)).ok().flatten();
+    let last = REPORT.with_borrow(|last| last.as_ref().and_then(Error::oom_report));
     last.filter(|_| !now || IS_LAST.get())
 }
 

@@ -2,7 +2,7 @@
 //! that register it. docs/sharing.md describes how it fits together.
 
 use crate::base::error::{Code, Error, Result};
-use crate::capi::guard::{Out, UserData, run_roomy};
+use crate::capi::guard::{Out, UserData, run, run_roomy};
 use crate::capi::handles;
 use crate::capi::types::{
     MILLPOND_SEGMENT_ADDED, MILLPOND_SEGMENT_REMOVED, millpond_device, millpond_segment_callback,
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn millpond_device_remove_segment_callback(
     device: *mut millpond_device,
     id: u64,
 ) -> C_Status {
-    run_roomy(|| handles::device(device)?.memory().segment_callbacks().remove(id))
+    run(|| handles::device(device)?.memory().segment_callbacks().remove(id))
 }
 
 /// An array from C: not NULL, aligned, and not absurdly long.

@@ -192,6 +192,43 @@ fn a_forked_child_gets_a_status() {
     ok(unsafe { millpond_stream_destroy(d, stream) });
 }
 
+/// Other threads ask for the first time while the process forks: a child of that moment may not wait for them.
+#[test]
+fn a_child_that_is_forked_while_others_ask_gets_an_answer() {
+    if case().is_none() {
+        return child("a_child_that_is_forked_while_others_ask_gets_an_answer", "ask", &[], 0);
+    }
+    fn ask() -> C_Status {
+        let mut n = 0;
+        unsafe { millpond_device_get_count(c"host".as_ptr(), &mut n) }
+    }
+    static DONE: AtomicUsize = AtomicUsize::new(0);
+    let asking = [(); 2].map(|()| {
+        std::thread::spawn(|| {
+            while DONE.load(SeqCst) == 0 {
+                ok(ask());
+            }
+        })
+    });
+    let mut served = 0;
+    for _ in 0..60 {
+        let status = fork(|| unsafe {
+            libc::alarm(5);
+            let got = ask();
+            if got == C_Status::SUCCESS {
+                libc::_exit(42); // such a child can use a device
+            }
+            got == C_Status::ERROR && millpond_last_error_code() == MILLPOND_E_NOT_PERMITTED
+        });
+        served += usize::from(status == 42 << 8);
+        assert!(status == 0 || status == 42 << 8, "the child hung or crashed: {status}");
+    }
+    DONE.store(1, SeqCst);
+    asking.into_iter().for_each(|t| t.join().unwrap());
+    // One of a moment when nobody asks.
+    assert!(served > 0 || fork(|| ask() == C_Status::SUCCESS) == 0);
+}
+
 static LATE: AtomicUsize = AtomicUsize::new(0);
 static LATE_STREAM: AtomicUsize = AtomicUsize::new(0);
 

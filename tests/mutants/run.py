@@ -41,11 +41,29 @@ CORE = "lib core:: --skip core::tests::scale"
 LONGEST = 300  # [s] of a run that hangs
 ON = f"""
 /// Whether the mutant of that number is switched on.
-#[allow(missing_docs, unreachable_pub)]
+#[allow(missing_docs, unreachable_pub, clippy::undocumented_unsafe_blocks)]
 pub mod mutants {{
+    use std::ffi::{{c_char, c_int}};
+    use std::sync::atomic::{{AtomicI64, Ordering::Relaxed}};
+
+    unsafe extern "C" {{
+        fn getenv(name: *const c_char) -> *const c_char;
+        fn atoi(text: *const c_char) -> c_int;
+    }}
+
+    static WHICH: AtomicI64 = AtomicI64::new(-1);
+
     pub fn on(number: u32) -> bool {{
-        static WHICH: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
-        *WHICH.get_or_init(|| std::env::var("{SWITCH}").ok().and_then(|n| n.parse().ok()).unwrap_or(0)) == number
+        let mut which = WHICH.load(Relaxed);
+        if which < 0 {{
+            // Without the heap: a test may have ended it.
+            which = unsafe {{
+                let set = getenv(c"{SWITCH}".as_ptr());
+                if set.is_null() {{ 0 }} else {{ atoi(set).into() }}
+            }};
+            WHICH.store(which, Relaxed);
+        }}
+        which == i64::from(number)
     }}
 }}
 """

@@ -51,8 +51,9 @@ class [[nodiscard]] Registration {
   Registration(Device on, Function function, Add add) {
     function_.reset(new (std::nothrow) Held<Function>(std::move(function)));
     if (!function_ || !function_->function) {
+      const bool made = function_ != nullptr;
       function_.reset();
-      refuse(MILLPOND_E_INVALID_ARGUMENT, "no function to call back");
+      refuse_function(made);
       return;
     }
     const C_Status status = add(function_.get(), &id_);
@@ -205,7 +206,7 @@ class [[nodiscard]] BlockHook {
   BlockHook(Device on, Function function) {
     std::shared_ptr<Held> made(new (std::nothrow) Held(std::move(function)));
     if (!made || !made->function) {
-      detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "no function to call back");
+      detail::refuse_function(made != nullptr);
       return;
     }
     made->self = made;  // the library ends it

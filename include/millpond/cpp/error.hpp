@@ -117,11 +117,18 @@ namespace detail {
 /// Fails a call that this header itself refuses, before the library sees it.
 inline C_Status refuse(std::uint32_t code, const char* message) {
   millpond_last_error_set(code, message);
+  const C_Status status = code == MILLPOND_E_OUT_OF_MEMORY ? C_FAILED : C_ERROR;
 #if MILLPOND_CPP_EXCEPTIONS
-  throw Error(C_ERROR, code, message);
+  throw Error(status, code, message);
 #else
-  return C_ERROR;
+  return status;
 #endif
+}
+
+/// Refuses a function to call back that is empty or, where there was no room for it, not `made`.
+inline C_Status refuse_function(bool made) {
+  return made ? refuse(MILLPOND_E_INVALID_ARGUMENT, "no function to call back")
+              : refuse(MILLPOND_E_OUT_OF_MEMORY, "the host has no memory for the function");
 }
 
 }  // namespace detail

@@ -147,9 +147,7 @@ class StreamView {
   MILLPOND_CPP_CHECKED C_Status add_callback(std::function<void(C_Status)> function) const {
     using Function = std::function<void(C_Status)>;
     std::unique_ptr<Function> owned(new (std::nothrow) Function(std::move(function)));
-    if (!owned || !*owned) {
-      return detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "no function to call back");
-    }
+    if (!owned || !*owned) return detail::refuse_function(owned != nullptr);
     const C_Status status =
         millpond_stream_add_callback(device_.get(), raw_, &StreamView::run, owned.get());
     if (status == C_SUCCESS) (void)owned.release();  // run() owns it now

@@ -120,6 +120,7 @@ fn a_heap_that_stirs_while_the_sums_are_taken_waits_for_the_ledger() {
     (0..40).for_each(|_| _ = pond.stats(None).unwrap()); // it rests
     free(some(1, 32));
     free(some(2, 32)); // together they have never had more than 32
+    pond.stats(None).unwrap(); // a quarter is dealt to each, and half is spare
     let (told, hears) = std::sync::mpsc::channel();
     let late = std::thread::scope(|s| {
         let mut ledger = pond.ground().ledger();

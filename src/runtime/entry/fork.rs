@@ -1,5 +1,6 @@
 //! What a forked child may do: once its parent has used a device, nothing but get a status. Every entry point checks
-//! this first. If the parent has only asked which devices there are, the child starts anew.
+//! this first. If the parent has only asked which devices there are, the child starts anew, unless another thread was
+//! asking at that moment.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;
@@ -26,11 +27,14 @@ pub(crate) fn used() {
 pub(crate) fn check() -> Result<()> {
     // Relaxed: as in `watch`.
     let used_in = USED_IN.load(Ordering::Relaxed);
-    if used_in == 0 || used_in == fork::count() + 1 { Ok(()) } else { refuse() }
+    if used_in == fork::count() + 1 { Ok(()) } else { unused(used_in) }
 }
 
 #[cold]
 #[inline(never)]
-fn refuse() -> Result<()> {
+fn unused(used_in: u64) -> Result<()> {
+    if used_in == 0 && !fork::is_stuck() {
+        return Ok(());
+    }
     Err(Error::new(Code::NotPermitted, "a forked child cannot use the parent's devices"))
 }

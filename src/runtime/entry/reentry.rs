@@ -8,28 +8,32 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::sync::levels::{Called, check_unlocked};
 use crate::runtime::entry::tags;
 use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
-    /// The devices on which this thread is in a call, by the address of the object that backs their memory.
-    static CALLS: RefCell<Calls> = const { RefCell::new(Calls { count: 0, first: [0; 4], more: Vec::new() }) };
-    /// Whether this thread runs a stream callback. No destructor, so it works at thread exit too.
+    /// The devices on which this thread is in a call, by the address of the object that backs their memory. No destructor, as
+    /// all of these: it works at thread exit too, and its first use takes none of the host's memory.
+    static CALLS: RefCell<Calls> = const { RefCell::new(Calls::NONE) };
+    /// Whether this thread runs a stream callback.
     static IN_STREAM_CALLBACK: Cell<bool> = const { Cell::new(false) };
     /// Whether this thread runs a segment callback.
     static IN_SEGMENT_CALLBACK: Cell<bool> = const { Cell::new(false) };
-    /// How many hooks and out-of-memory callbacks this thread is in. No destructor, as above.
+    /// How many hooks and out-of-memory callbacks this thread is in.
     static IN_CALLS_OUT: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Addresses, the newest last. The first few need no memory of the host, which may have none left when a request fails.
-#[derive(Default)]
 struct Calls {
     count: usize,
     first: [usize; 4],
-    more: Vec<usize>,
+    /// Has no memory while it is empty, as it is when the thread ends.
+    more: ManuallyDrop<Vec<usize>>,
 }
 
 impl Calls {
+    const NONE: Calls = Calls { count: 0, first: [0; 4], more: ManuallyDrop::new(Vec::new()) };
+
     fn push(&mut self, at: usize) {
         match self.first.get_mut(self.count) {
             Some(slot) => *slot = at,
@@ -39,12 +43,16 @@ impl Calls {
     }
 
     fn pop(&mut self) {
-        self.more.pop();
+        if self.more.len() <= 1 {
+            drop(std::mem::take(&mut *self.more));
+        } else {
+            self.more.pop();
+        }
         self.count = self.count.saturating_sub(1);
     }
 
     fn contains(&self, at: usize) -> bool {
-        self.first.iter().take(self.count).chain(&self.more).any(|&a| a == at)
+        self.first.iter().take(self.count).chain(&*self.more).any(|&a| a == at)
     }
 }
 
@@ -78,22 +86,21 @@ impl InCall {
     /// Notes a call on the device that `of` backs.
     pub(crate) fn new<T>(of: &T) -> InCall {
         let at = std::ptr::from_ref(of).addr();
-        // A thread that is ending has no list any more; nor does it make plugin calls that call back.
-        let _ = CALLS.try_with(|c| c.borrow_mut().push(at));
+        CALLS.with_borrow_mut(|c| c.push(at));
         InCall(())
     }
 }
 
 impl Drop for InCall {
     fn drop(&mut self) {
-        let _ = CALLS.try_with(|c| c.borrow_mut().pop());
+        CALLS.with_borrow_mut(Calls::pop);
     }
 }
 
 /// Whether this thread is in a call on the device that `of` backs.
 pub(crate) fn is_in_call<T>(of: &T) -> bool {
     let at = std::ptr::from_ref(of).addr();
-    CALLS.try_with(|c| c.borrow().contains(at)).unwrap_or(false)
+    CALLS.with_borrow(|c| c.contains(at))
 }
 
 /// Runs a stream callback. It may be called during a call on a device, but counts as outside of it. Tags that it leaves
@@ -101,10 +108,10 @@ pub(crate) fn is_in_call<T>(of: &T) -> bool {
 pub(crate) fn in_stream_callback(callback: impl FnOnce()) {
     let tags = tags::depth();
     let outer = IN_STREAM_CALLBACK.with(|c| c.replace(true));
-    let calls = CALLS.try_with(RefCell::take).unwrap_or_default();
+    let calls = CALLS.replace(Calls::NONE);
     call_foreign(callback);
     while tags::depth() > tags && tags::pop_tag().is_ok() {}
-    let _ = CALLS.try_with(|c| c.replace(calls));
+    CALLS.set(calls);
     IN_STREAM_CALLBACK.with(|c| c.set(outer));
 }
 

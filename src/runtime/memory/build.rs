@@ -5,7 +5,7 @@ use super::marks::Marks;
 use super::pooled::{Pooled, config_of};
 use super::readings::Readings;
 use super::released::Released;
-use super::settings::make_for_fabric;
+use super::settings::{check_room_for, make_for_fabric};
 use super::state::{How, Memory, Requested, Settings};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, lock};
@@ -65,6 +65,7 @@ impl Memory {
             }
             options.settle(Key::Backend, Value::Backend(Backend::Native));
         }
+        check_room_for(&options)?;
         explain::prepare();
         // Before any memory is created.
         make_for_fabric(&*device, &options);

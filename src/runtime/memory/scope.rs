@@ -11,7 +11,7 @@ use crate::base::sync::system::{Mutex, lock};
 use crate::core::PoolId;
 use crate::fail;
 use crate::locks;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -47,6 +47,8 @@ impl Drop for Scope {
 thread_local! {
     /// The scopes of this thread, innermost last. Those that a thread leaves open end with it.
     static STACK: RefCell<Vec<Scope>> = const { RefCell::new(Vec::new()) };
+    /// Whether this thread has ever had one. No destructor: a thread that has not needs none of the host's memory to know.
+    static USED: Cell<bool> = const { Cell::new(false) };
 }
 
 fn at_thread_exit<T>() -> Result<T> {
@@ -67,7 +69,8 @@ impl Scopes {
             let stack = stack.borrow();
             stack.iter().rev().find(|s| Arc::ptr_eq(&s.of, self)).map(|s| s.pool)
         };
-        STACK.try_with(innermost).ok().flatten().unwrap_or(PoolId::DEFAULT)
+        let used = USED.get().then(|| STACK.try_with(innermost).ok().flatten());
+        used.flatten().unwrap_or(PoolId::DEFAULT)
     }
 
     /// Opens a scope of `pool` for this thread; `exists` checks that the pool exists, and calls no device.
@@ -89,6 +92,7 @@ impl Scopes {
             stack.borrow_mut().push(Scope { of: self.clone(), pool });
             Ok(())
         };
+        USED.set(true);
         STACK.try_with(push).unwrap_or_else(|_| at_thread_exit())
     }
 

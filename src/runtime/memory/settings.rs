@@ -3,16 +3,23 @@
 use super::state::{How, Memory, Requested};
 use crate::base::clock;
 use crate::base::error::Result;
+use crate::base::room::check_room;
 use crate::base::sync::system::lock;
 use crate::core::Tuning;
 use crate::device::{Device, Sharing};
 use crate::runtime::options::{ExportHandle, Key, Options, Source, Strictness, parse};
+use crate::runtime::watch::latency;
 
 /// Makes granules from now on shareable as the options demand.
 pub(super) fn make_for_fabric(device: &dyn Device, options: &Options) {
     if let Some(fabric) = device.sharing().and_then(Sharing::fabric) {
         fabric.make(options.export_handle() != ExportHandle::PosixFd);
     }
+}
+
+/// Whether the host has memory for what the options switch on.
+pub(super) fn check_room_for(options: &Options) -> Result<()> {
+    if options.on(Key::LatencyHistograms) { check_room(latency::ROOM) } else { Ok(()) }
 }
 
 /// The settings of one device's memory. Get it with [`Memory::settings`].
@@ -108,6 +115,7 @@ impl MemorySettings<'_> {
         let mut options = s.options.clone();
         options.apply(&patch, Source::Program);
         s.options.check_change(&options)?;
+        check_room_for(&options)?;
         s.options = options;
         self.act_on(&s);
         Ok(s.options.clone())

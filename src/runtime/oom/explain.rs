@@ -4,6 +4,7 @@
 //! either. If a part of the report cannot be had, the report says so; the request still fails with its own error.
 
 use crate::base::error::{Code, Error, spare};
+use crate::base::room::check_room;
 use crate::core::{OomMissing, OomReport, Order, PoolId};
 use crate::device::{Device, MemoryInfo, StreamId};
 use crate::runtime::backing::DeviceBacking;
@@ -63,8 +64,11 @@ pub(crate) fn carrying(report: OomReport) -> Error {
     });
     match spare {
         Some((e, true)) => e,
-        // There are none left: many threads have failed at once.
-        _ => Error::new(Code::OutOfMemory, report.line()).with(Arc::new(report)),
+        // There are none left: many threads have failed, each of which keeps its last one.
+        _ => match check_room(2 * size_of::<OomReport>()) {
+            Ok(()) => Error::new(Code::OutOfMemory, report.line()).with(Arc::new(report)),
+            Err(without) => without,
+        },
     }
 }
 

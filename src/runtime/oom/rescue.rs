@@ -24,6 +24,8 @@ const MOST_ROUNDS: usize = 1000;
 /// How often in a row although no less was live afterwards. Other threads may have allocated what was freed; or a callback
 /// frees only what it has allocated itself.
 const MOST_IN_VAIN: u32 = 8;
+/// As many threads may be in callbacks at once before the host's memory is needed for more.
+const ROOM: usize = 16;
 
 thread_local! {
     /// Whether this thread runs such a callback. No destructor, so it works at thread exit too.
@@ -72,6 +74,7 @@ impl Rescue {
         if s.closed {
             return Err(Error::new(Code::NotInitialized, "the device was finalised"));
         }
+        s.running.reserve(ROOM);
         let id = numbers::next();
         s.last = id;
         s.callbacks.push(Callback { id, pool, handler });
@@ -183,7 +186,8 @@ impl Rescue {
                 let mut s = lock(&self.state);
                 let concerned = |c: &&Callback| c.pool.is_none_or(|p| p == report.pool);
                 let next = s.callbacks.iter().filter(concerned).find(|c| c.id > at && c.id <= end).cloned();
-                let Some(next) = next else { return called };
+                // Where the host has no memory for one more thread, none is called.
+                let Some(next) = next.filter(|_| s.running.try_reserve(1).is_ok()) else { return called };
                 s.running.push((next.id, thread_token()));
                 next
             };

@@ -5,6 +5,7 @@
 //! that is inside and comes back to the gate gets `Busy`.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::fork::Busy;
 use crate::base::sync::system::{Condvar, Mutex, lock};
 use std::thread::{self, ThreadId};
 
@@ -15,7 +16,7 @@ pub(crate) struct Gate {
 }
 
 /// Being inside the gate; dropping it leaves.
-pub(crate) struct Turn<'a>(&'a Gate);
+pub(crate) struct Turn<'a>(&'a Gate, Busy);
 
 impl Gate {
     pub(crate) const fn new() -> Gate {
@@ -24,7 +25,7 @@ impl Gate {
 
     /// Waits until nobody is inside, and enters.
     pub(crate) fn enter(&self) -> Result<Turn<'_>> {
-        let me = thread::current().id();
+        let (me, busy) = (thread::current().id(), Busy::new());
         let mut inside = lock(&self.inside);
         while let Some(who) = *inside {
             if who == me {
@@ -36,7 +37,7 @@ impl Gate {
             inside = self.left.wait(inside);
         }
         *inside = Some(me);
-        Ok(Turn(self))
+        Ok(Turn(self, busy))
     }
 }
 

@@ -71,10 +71,8 @@ struct Added {
 
 #[derive(Default)]
 struct State {
-    /// In the order of their registration.
+    /// In the order of their numbers, which is that of their registration.
     hooks: Vec<Added>,
-    /// The number of each hook that is running, once for each thread.
-    running: Vec<u64>,
     closed: bool,
 }
 
@@ -120,7 +118,8 @@ impl Hooks {
         let gone = s.hooks.remove(at);
         let left = !s.hooks.is_empty();
         self.any.store(left, Relaxed);
-        while waits && s.running.contains(&id) {
+        // Each thread that runs it has a share of it.
+        while waits && Arc::strong_count(&gone.hook) > 1 {
             s = self.returned.wait(s);
         }
         drop(s);
@@ -146,26 +145,22 @@ impl Hooks {
         if INSIDE.get() {
             return;
         }
-        let due: Vec<u64> = lock(&self.state).hooks.iter().map(|h| h.id).collect();
         INSIDE.set(true);
         let inside = CallOut::new();
-        for id in due {
+        let (mut at, mut end) = (0, u64::MAX);
+        loop {
             let hook = {
-                let mut s = lock(&self.state);
-                let Some(hook) = s.hooks.iter().find(|h| h.id == id).map(|h| h.hook.clone()) else {
-                    continue;
-                };
-                s.running.push(id);
-                hook
+                let s = lock(&self.state);
+                // One that is added meanwhile gets its turn at the next event.
+                end = end.min(s.hooks.last().map_or(0, |h| h.id));
+                let Some(due) = s.hooks.iter().find(|h| h.id > at && h.id <= end) else { break };
+                at = due.id;
+                due.hook.clone()
             };
             call_foreign(|| hook(event));
-            // Dropped before it counts as returned, because `remove` guarantees that nothing of the hook is left.
             ended(hook);
-            let mut s = lock(&self.state);
-            if let Some(i) = s.running.iter().position(|&r| r == id) {
-                s.running.swap_remove(i);
-            }
-            drop(s);
+            // Under the lock `remove` has looked before, and waits, or looks after this.
+            drop(lock(&self.state));
             self.returned.notify_all();
         }
         drop(inside);

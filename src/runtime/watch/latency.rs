@@ -6,6 +6,7 @@
 
 use crate::base::clock;
 use crate::base::histogram::{Durations, Histogram};
+use crate::base::room::CALL_BYTES;
 use crate::base::sync::{thread_token, waited};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
@@ -61,6 +62,9 @@ struct Table {
     rate: u64, // of the clock
     of: [Histogram; Latency::ALL.len()],
 }
+
+/// \[B\] of the host's memory that they need when they are switched on for the first time, and some more.
+pub(crate) const ROOM: usize = size_of::<Table>() + CALL_BYTES;
 
 impl Table {
     fn of(&self, what: Latency) -> &Histogram {
