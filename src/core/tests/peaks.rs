@@ -118,7 +118,9 @@ fn a_heap_that_stirs_while_the_sums_are_taken_waits_for_the_ledger() {
     let free = |all: Vec<u64>| all.into_iter().for_each(|at| pond.free(at, None, None).unwrap());
     let own = [some(1, 32), some(2, 32), some(3, 10)]; // so that later none needs memory of others
     own.into_iter().for_each(free);
-    [None, Some(PoolId::DEFAULT)].map(|pool| Accounts::of(pond.ground()).reset_peaks(pool).unwrap());
+    for pool in [None, Some(PoolId::DEFAULT)] {
+        Accounts::of(pond.ground()).reset_peaks(pool).unwrap();
+    }
     (0..40).for_each(|_| _ = pond.stats(None).unwrap()); // all rest
     free(some(1, 32));
     free(some(2, 32)); // together they have never had more than 32
