@@ -144,32 +144,35 @@ mod tests {
         assert_eq!(left(&all), [100, 9]);
     }
 
-    /// Threads take and give at the same moment: each part of the room is in one place, and nothing is taken that is not there.
+    /// Threads take and give at the same moment: each part of the room is in one place, also where some quantities are taken when
+    /// another turns out to be gone; and nothing is taken that is not there.
     #[test]
     fn room_is_in_one_place() {
         const ROOM: i64 = 10_000;
         let all = spares(ROOM, ROOM);
         let spare = Spares { device: &all[0], pool: &all[1] };
-        let held: i64 = std::thread::scope(|s| {
+        let held = std::thread::scope(|s| {
             let threads = (1..=4).map(|me| {
                 s.spawn(move || {
-                    let mut held = 0;
+                    let mut held = Grid::default();
                     for turn in 0..20_000 {
                         let lacks = (turn * me * 7919) % 4001 + 1;
-                        match spare.take(4, &grid(|k, d| if k + d == 0 { -lacks } else { 1 << 40 })) {
-                            Some(more) => held += more[0][0],
-                            None => {
-                                spare.give(&grid(|k, d| if k + d == 0 { held } else { 0 }));
-                                held = 0;
-                            }
+                        match spare.take(4, &grid(|_, _| -lacks)) {
+                            Some(more) => held = grid(|k, d| held[k][d] + more[k][d]),
+                            None => spare.give(&std::mem::take(&mut held)),
                         }
-                        assert!(spare.device.get(0, 0) >= 0 && spare.pool.get(0, 0) >= 0 && held <= ROOM);
+                        assert!(
+                            spare.device.get(0, 0) >= 0 && spare.pool.get(0, 0) >= 0 && held[0][0] <= ROOM
+                        );
                     }
                     held
                 })
             });
-            threads.collect::<Vec<_>>().into_iter().map(|t| t.join().unwrap()).sum()
+            let held = threads.collect::<Vec<_>>().into_iter().map(|t| t.join().unwrap());
+            held.fold(Grid::<i64>::default(), |sum, held| grid(|k, d| sum[k][d] + held[k][d]))
         });
-        assert_eq!(left(&all), [ROOM - held; 2]);
+        for spare in &all {
+            assert_eq!(grid(|k, d| spare.get(k, d)), grid(|k, d| ROOM - held[k][d]));
+        }
     }
 }
