@@ -1,6 +1,7 @@
 //! Values on the heap that say when there is no room, for what must not end the process then.
 
 use std::alloc::{Layout, alloc};
+use std::hint::black_box;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -16,8 +17,13 @@ pub(crate) fn try_box<T>(value: T) -> Option<Box<T>> {
 }
 
 /// Whether the heap has room for so many bytes: for those who go on with what cannot say that there is none, such as an `Arc`.
+#[inline(never)]
 pub(crate) fn has_room(bytes: usize) -> bool {
-    Vec::<u8>::new().try_reserve_exact(bytes).is_ok()
+    let mut room = Vec::<u8>::new();
+    let is_there = room.try_reserve_exact(bytes).is_ok();
+    // Else a compiler may leave out an allocation that nobody uses, and then there is always room.
+    black_box(room.as_ptr());
+    is_there
 }
 
 /// Adds an element to a list; `false` if the heap has no room for it.
