@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
@@ -212,7 +213,8 @@ void ends() {
                                    [&note](bool, void*, std::size_t) { note(); });
   std::optional<BlockHook> c(std::in_place, device,
                              [&note](const millpond_block_event&) { note(); });
-  const std::string path = "/tmp/millpond_group_" + std::to_string(getpid());
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("millpond_group_" + std::to_string(getpid()));
   std::optional<GroupMembership> d(std::in_place, device, path);
   now = "the end of registrations";
   left = 0;

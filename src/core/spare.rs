@@ -1,9 +1,9 @@
 //! Room below the peaks that no heap was dealt. A heap that has used up its own takes some, and one that has far more than it
-//! was dealt gives some back, without the ledger: many threads that stay close to the peak do so at each turn.
+//! was dealt gives some back, without the ledger: where many threads stay close to the peak, they do so all the time.
 //!
 //! Whoever does holds the lock of a heap that the ledger deals to (`Counters::sharers`), and the ledger sets what is spare
 //! while it holds the locks of all of those. So nothing that is taken is in transit then, and each part of the room is in one
-//! place: a heap's, or here. Of a device and of a pool, a heap needs as much of both.
+//! place: a heap's, or here. A heap takes as much of what its pool has spare as of what the device has.
 
 use super::heap::counters::{Grid, KINDS, grid};
 use crate::base::sync::{AtomicI64, Ordering::Relaxed, Padded};
@@ -52,9 +52,9 @@ impl Spares<'_> {
         }
     }
 
-    /// Takes room for one of so many heaps: at least what its `room`, where it has passed that, is below zero; where little of
-    /// it is left, up to its share, which is an equal part of what is spare. So the next ones find as much, and all heaps
-    /// seldom have to be locked. `None`: less is spare than it lacks.
+    /// Takes room for one of so many heaps, which has `room` left; negative: it has passed that, and lacks so much. It gets at
+    /// least what it lacks, and where little is left, up to its share, an equal part of what is spare. So the next ones find as
+    /// much, and all heaps seldom have to be locked. `None`: less is spare than it lacks.
     pub(super) fn take(self, heaps: i64, room: &Grid) -> Option<Grid> {
         let lacks = grid(|k, d| (-room[k][d]).max(0));
         let spare = grid(|k, d| self.device.get(k, d).min(self.pool.get(k, d)));

@@ -142,7 +142,7 @@ impl Counters {
     }
 
     /// Lets the heap allocate `room` more than it has now before it must ask, and `returns` more as its waiting blocks
-    /// become reusable; so many heaps are dealt room.
+    /// become reusable; `sharers`: how many heaps are dealt room.
     pub(crate) fn set_room(&mut self, room: Grid, returns: Grid, sharers: i64) {
         let now = self.current();
         self.note_highest();
