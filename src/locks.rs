@@ -65,7 +65,7 @@ crate::levels! {
     Pinned,
     /// The blocks of one device whose requests go to the device themselves.
     Unpooled,
-    /// The addresses of one device's segments.
+    /// The turn to change the tables of one device's segments, which are read without it.
     Places,
     /// Who watches a device's memory. Each of several stripes has the whole list; a thread reads one of them.
     Stripe,

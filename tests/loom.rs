@@ -20,6 +20,7 @@ use loom::thread;
 use millpond::base::changed::{Changed, Listed};
 use millpond::base::error::Result;
 use millpond::base::error::{Code, Error};
+use millpond::base::range_map::{Changing, Memo, Range, RangeMap};
 use millpond::base::remote::Remote;
 use millpond::base::ring::{Ring, Seen};
 use millpond::base::sync::{AtomicU32, Lock, Ordering::Relaxed, UnsafeCell};
@@ -514,5 +515,36 @@ fn a_ring_is_read_while_it_is_overwritten() {
         }
         writer.join().unwrap();
         assert_eq!((ring.read(0, &mut r), ring.read(2, &mut r), r), (Seen::Gone, Seen::Whole, [3, !3]));
+    });
+}
+
+/// A range goes and another one comes in its place, beside a thread that looks: it finds one of the three states, a later one
+/// each time, and what stays; and from a range that has gone on it sees what was stored before.
+#[test]
+fn ranges_change_beside_a_thread_that_looks() {
+    let range = |from, to| Range { from, count: 10, to };
+    let (old, stays, new) = (range(0, 100), range(20, 200), range(0, 300));
+    loom::model(move || {
+        let shared = Arc::new((RangeMap::new(3).unwrap(), AtomicU32::new(0)));
+        assert!(shared.0.insert(old) && shared.0.insert(stays));
+        let writer = beside(&shared, move |(map, ending)| {
+            ending.store(1, Relaxed);
+            assert_eq!(map.remove(0), Some(old));
+            assert!(map.insert(new));
+        });
+        let ((map, ending), mut memo) = (&*shared, Memo::default());
+        let mut state = 0;
+        for again in [true, false, true] {
+            let found = if again { map.find_again(&mut memo, 5) } else { map.find(5) };
+            let Ok(found) = found else { continue };
+            let states = [Some(old), None, Some(new)];
+            let now = states.iter().position(|s| *s == found);
+            assert!(now.is_some_and(|now| now >= state), "{found:?} after state {state}");
+            state = now.unwrap();
+            assert!(state == 0 || ending.load(Relaxed) == 1);
+        }
+        assert!([Ok(Some(stays)), Err(Changing)].contains(&map.find(25)));
+        writer.join().unwrap();
+        assert_eq!((map.find_again(&mut memo, 5), map.find(25)), (Ok(Some(new)), Ok(Some(stays))));
     });
 }

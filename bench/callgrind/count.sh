@@ -84,6 +84,10 @@ compiler=$(rustc --version | cut -d' ' -f2)
       echo "${device%:*} $bytes $(per_pair pair "${device#*:}" "$bytes")"
     done
   done
+  # In a segment that is not the first.
+  for bytes in 512 1048576; do
+    echo "far $bytes $(per_pair pair 0 "$bytes" far)"
+  done
   # With a history, which is two events; with one that goes to a file; with one that has 16 callers of each event; after
   # one has ended; and with histograms of latencies.
   for how in history file frames over latency; do

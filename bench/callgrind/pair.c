@@ -1,7 +1,9 @@
 /* Warm pairs of one size on the host device, for counting instructions: pair <mapping 0|1> <bytes>
- * <pairs> [history | frames | file | over | latency | unordered | turns]. `frames`: a history with
- * 16 callers of each event; `file`: one that goes to a file, too; `over`: one that has ended;
- * `unordered`: without a stream; `turns`: a block of 512 bytes in turn with one of that size. */
+ * <pairs> [history | frames | file | over | latency | unordered | turns | far]. `frames`: a history
+ * with 16 callers of each event; `file`: one that goes to a file, too; `over`: one that has ended;
+ * `unordered`: without a stream; `turns`: a block of 512 bytes in turn with one of that size;
+ * `far`: beside 300 blocks of 1 MiB, so that without mapping they lie in another segment than the
+ * first. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +52,8 @@ int main(int argc, char** argv) {
   if (strcmp(how, "file") == 0) history.path = "pair.history";
   if (strcmp(how, "latency") == 0) {
     check(millpond_device_set_options(device, "latency_histograms:true"));
-  } else if (how[0] != '\0' && strcmp(how, "unordered") != 0 && strcmp(how, "turns") != 0) {
+  } else if (how[0] != '\0' && strcmp(how, "unordered") != 0 && strcmp(how, "turns") != 0 &&
+             strcmp(how, "far") != 0) {
     check(millpond_device_history_start(device, &history));
   }
   if (strcmp(how, "unordered") == 0) {
@@ -64,6 +67,10 @@ int main(int argc, char** argv) {
   if (strcmp(how, "over") == 0) {
     some_pairs(pool, bytes, stream, 100);
     check(millpond_device_history_stop(device, NULL));
+  }
+  if (strcmp(how, "far") == 0) {
+    void* stays;
+    for (int i = 0; i < 300; ++i) check(millpond_pool_alloc(pool, 1 << 20, stream, &stays));
   }
   if (strcmp(how, "turns") == 0) {
     some_turns(pool, bytes, stream, pairs);

@@ -87,7 +87,9 @@ pub use types::{
 };
 pub use units::GranuleRun;
 pub(crate) use {
-    heap::{EnteredHeap, Fast, Heap, HeapEntry, HeapPath, Noted, Notes, Outside, Reused, SeatedAtHeap},
+    heap::{
+        EnteredHeap, Fast, FastFreed, Heap, HeapEntry, HeapPath, Noted, Notes, Outside, Reused, SeatedAtHeap,
+    },
     ladder::{Freed, Got},
     supply::Trials,
     units::GRANULE,

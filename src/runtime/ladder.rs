@@ -8,7 +8,7 @@
 use crate::base::biased::Name;
 use crate::base::error::{Code, Error, Result};
 use crate::core::{
-    EnteredHeap, Fast, Freed, Heap, HeapEntry, Outside, PoolId, Reused, SeatedAtHeap, UNORDERED,
+    EnteredHeap, Fast, FastFreed, Freed, Heap, HeapEntry, Outside, PoolId, Reused, SeatedAtHeap, UNORDERED,
 };
 use crate::device::StreamId;
 use crate::runtime::device::state::DeviceState;
@@ -102,6 +102,7 @@ out_of_line!(alloc_almost_noted => complete_noted, u64, bytes: u64, stream: Stre
 out_of_line!(alloc_on => alloc_rest, u64, bytes: u64, stream: StreamId; heap: Option<&'static Heap>);
 out_of_line!(alloc_complete => complete_fast, u64, block: Reused; heap: &'static Heap, stream: StreamId);
 out_of_line!(free_by_other_name => free_noted, (), addr: u64, stream: StreamId; seated: SeatedAtHeap);
+out_of_line!(free_in_segment => free_far, (), addr: u64, stream: StreamId;);
 out_of_line!(free_by_number => free_found, (), addr: u64, stream: StreamId;);
 
 /// Allocates memory for work queued on `stream` from now on. 0 bytes give address 0. `answer` converts the result.
@@ -292,7 +293,10 @@ fn complete_by<C: Caller, A>(
     name: Name,
 ) -> A {
     let (offset, full) = match block {
-        Reused::Block(offset) => (offset, None),
+        Reused::Block(offset) => match heap.far_address(offset) {
+            Some(addr) => return answer(Ok(addr)),
+            None => (offset, None),
+        },
         Reused::Full(offset) => {
             // In most programs one class takes the place of another then.
             if let Some(addr) = exchange(name[0], name[1], heap, offset) {
@@ -406,8 +410,25 @@ pub(crate) fn free<C: Caller, A>(
         HeapEntry::Elsewhere => return free_by_number(caller, addr, stream, answer),
     };
     match heap.free(addr) {
-        Ok(()) => answer(Ok(())),
-        Err([number, stream]) => free_by_number(caller.with_number(number), addr, stream, answer),
+        FastFreed::Done => answer(Ok(())),
+        FastFreed::Far([number, stream]) => free_in_segment(caller.with_number(number), addr, stream, answer),
+        FastFreed::Missed([number, stream]) => {
+            free_by_number(caller.with_number(number), addr, stream, answer)
+        }
+    }
+}
+
+/// Continues a free on the fast path whose address is in another segment than the first, if in any.
+#[inline(always)]
+fn free_far<C: Caller, A>(
+    caller: C,
+    addr: u64,
+    stream: StreamId,
+    answer: impl Fn(Result<(), C::Failure>) -> A + Copy,
+) -> A {
+    match fast_paths::enter([caller.number(), stream]).is_some_and(|heap| heap.free_far(addr)) {
+        true => answer(Ok(())),
+        false => free_by_number(caller, addr, stream, answer),
     }
 }
 
@@ -439,7 +460,7 @@ fn free_found<C: Caller, A>(
         return free_watched(caller, addr, stream, answer);
     };
     let pooled = entry.pooled();
-    let Some(offset) = pooled.near(addr) else {
+    let Some(offset) = pooled.offset(addr) else {
         return free_rest(caller, pooled, Block::At(addr), stream, answer);
     };
     match pooled.free_quick(offset, stream) {

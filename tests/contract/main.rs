@@ -45,6 +45,7 @@ mod double_free;
 mod events;
 mod exports_meet;
 mod failing_fences;
+mod far_segments;
 mod fast_path;
 mod handlers;
 mod history;

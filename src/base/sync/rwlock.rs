@@ -34,20 +34,6 @@ pub(crate) struct WriteGuard<'a, T> {
 }
 
 impl<T, L: Level> RwLock<T, L> {
-    /// Waits for a writer, if there is one.
-    #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn read(&self) -> ReadGuard<'_, T> {
-        let _held = HeldLock::new::<L>(0);
-        let value = match self.lock.try_read() {
-            Ok(value) => value,
-            Err(TryLockError::Poisoned(e)) => e.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                waited::timed(|| self.lock.read().unwrap_or_else(PoisonError::into_inner))
-            }
-        };
-        ReadGuard { value, _held }
-    }
-
     /// `None` while somebody writes, or wants to.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]

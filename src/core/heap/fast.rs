@@ -12,6 +12,7 @@ use super::super::shape::{Class, large_units};
 use super::super::units::LARGE_SHIFT;
 use super::{Heap, HeapState, LockedHeap, Notes, OwnedHeap, Way};
 use crate::base::biased::{Entry, FastGuard, FastPath, Name, Seated};
+use crate::base::range_map::Memo;
 use crate::base::ring::Ring;
 use crate::base::sync::levels::HeldLock;
 use crate::locks;
@@ -63,6 +64,14 @@ pub(crate) enum Fast {
     Almost(Reused, &'static Heap, Name),
     /// Nothing was done. Has the heap, and the name of the fast path.
     Missed(&'static Heap, Name),
+}
+
+/// The result of a free on the fast path. Where it is not done, nothing is, and this has the name of the fast path.
+pub(crate) enum FastFreed {
+    Done,
+    /// The address is not near the one of offset 0: [`EnteredHeap::free_far`] comes next.
+    Far(Name),
+    Missed(Name),
 }
 
 /// What a history notes of a request or a free.
@@ -158,13 +167,21 @@ impl EnteredHeap {
         Fast::Missed(self.state.way().heap, self.state.name())
     }
 
-    /// Frees the block at this address, if the heap has a plainly live one (no flag) there. Otherwise nothing is done, and
-    /// the result is the name of the fast path.
+    /// Frees the block at this address, if the heap has a plainly live one (no flag) there.
     #[inline(always)]
-    pub(crate) fn free(mut self, addr: u64) -> std::result::Result<(), Name> {
-        match self.end_at(addr, |_, _, _| ()) {
-            true => Ok(()),
-            false => Err(self.state.name()),
+    pub(crate) fn free(mut self, addr: u64) -> FastFreed {
+        let Some(offset) = self.near(addr) else { return FastFreed::Far(self.state.name()) };
+        match self.end_at(offset, |_, _, _| ()) {
+            true => FastFreed::Done,
+            false => FastFreed::Missed(self.state.name()),
+        }
+    }
+
+    /// The same in a segment that is not near. `false`: nothing was done.
+    pub(crate) fn free_far(mut self, addr: u64) -> bool {
+        match self.heap.far_offset(&mut self.state.segments, addr) {
+            Some(offset) => self.end_at(offset, |_, _, _| ()),
+            None => false,
         }
     }
 
@@ -172,25 +189,45 @@ impl EnteredHeap {
     /// the heap. `false`: nothing was done.
     #[inline(always)]
     pub(crate) fn free_noted(mut self, address: u64, note: impl FnOnce(&'static Ring, u64, Noted)) -> bool {
-        let Some(ring) = self.state.way().notes.ring else { return false };
+        let (Some(ring), Some(offset)) = (self.state.way().notes.ring, self.near(address)) else {
+            return false;
+        };
         // The position is claimed before another thread can have the block, so that the events are in the right order.
         let mut claimed = None;
-        self.end_at(address, |_, charged, requested| claimed = Some((charged, requested, ring.claim())));
+        self.end_at(offset, |_, charged, requested| claimed = Some((charged, requested, ring.claim())));
         let Some((charged, requested, position)) = claimed else { return false };
         let Notes { pool, .. } = self.state.way().notes;
         note(ring, position, Noted { pool, address, charged, requested });
         true
     }
 
+    /// The offset of an address, if it is near the one of offset 0.
     #[inline(always)]
-    fn end_at(&mut self, addr: u64, tell: impl FnOnce(&Heap, u64, u64)) -> bool {
+    fn near(&self, addr: u64) -> Option<u64> {
         let Way { base, span, .. } = self.state.way();
         let offset = addr.wrapping_sub(base);
-        offset < span
-            && self
-                .maps()
-                .live_of(self.state.mark, offset)
-                .is_some_and(|(id, d, was)| self.end_of(id, d, was, tell))
+        (offset < span).then_some(offset)
+    }
+
+    #[inline(always)]
+    fn end_at(&mut self, offset: u64, tell: impl FnOnce(&Heap, u64, u64)) -> bool {
+        match self.maps().live_of(self.state.mark, offset) {
+            Some((id, d, was)) => self.end_of(id, d, was, tell),
+            None => false,
+        }
+    }
+}
+
+impl Heap {
+    /// The offset of an address in any segment.
+    fn far_offset(&self, memo: &mut Memo, address: u64) -> Option<u64> {
+        self.outside()?.offset_again(memo, address)
+    }
+
+    /// The address of an offset in any segment.
+    #[inline]
+    pub(crate) fn far_address(&self, offset: u64) -> Option<u64> {
+        self.outside()?.address_now(offset)
     }
 }
 

@@ -19,6 +19,7 @@ use super::types::{RETIRED, UNORDERED};
 use crate::base::biased::{Biased, Guard, Looks, OwnerGuard};
 use crate::base::changed::Listed;
 use crate::base::error::Result;
+use crate::base::range_map::Memo;
 use crate::base::remote::Remote;
 use crate::base::ring::Ring;
 use crate::base::sync::levels::HeldLock;
@@ -59,7 +60,7 @@ mod whole;
 pub(crate) use best_fit::WORTH_MAPPING;
 #[cfg(not(loom))] // for the table of fast paths, which no model has
 pub(crate) use fast::HeapSeat;
-pub(crate) use fast::{EnteredHeap, Fast, HeapEntry, HeapPath, Noted, Reused, SeatedAtHeap};
+pub(crate) use fast::{EnteredHeap, Fast, FastFreed, HeapEntry, HeapPath, Noted, Reused, SeatedAtHeap};
 pub(crate) use granules::FreeBlock;
 pub(crate) use scatter::{Runs, Scratch, Unscattered};
 pub(crate) use space::Space;
@@ -161,6 +162,8 @@ pub(crate) struct HeapState {
     pub exports: HashMap<Id, Vec<Fence>>,
     /// Freed blocks that stay whole: units, offset in units, id; sorted.
     whole: Vec<(u32, u32, Id)>,
+    /// The segments in which addresses were looked for on the fast path.
+    segments: Memo,
 }
 
 /// See [`HeapState::reviving`].
@@ -204,6 +207,7 @@ impl HeapState {
             waiting: WaitingList::default(),
             exports: HashMap::new(),
             whole: Vec::new(),
+            segments: Memo::default(),
         }
     }
 }
@@ -232,6 +236,13 @@ pub(crate) struct Way {
 pub(crate) trait Outside: Sync {
     /// The address of an offset that the pond has handed out.
     fn address(&self, offset: u64) -> Result<u64>;
+
+    /// The same, if there are segments and it lies in one. Takes no lock.
+    fn address_now(&self, offset: u64) -> Option<u64>;
+
+    /// The offset of an address, if there are segments and it lies in one; `None` also where this could only be told after
+    /// waiting. Called with the heap locked, so it takes no lock.
+    fn offset_again(&self, memo: &mut Memo, address: u64) -> Option<u64>;
 
     /// Settles the accounts of a heap.
     fn settle(&self, heap: &'static Heap);

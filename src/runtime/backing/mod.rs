@@ -125,7 +125,10 @@ impl Backing for DeviceBacking {
         if addr == 0 {
             fail!(Code::OutOfMemory, "the device has no {bytes} bytes in one piece");
         }
-        self.places.add(offset, addr, bytes);
+        if !self.places.add(offset, addr, bytes) {
+            self.calls.gives(|| c.device.free(addr, bytes))?;
+            fail!(Code::OutOfMemory, "the device's memory lies in as many pieces as there may be");
+        }
         let _in = InCall::new(self);
         self.tell(EventKind::SegmentAlloc, addr, bytes);
         self.segments.added(addr, bytes);

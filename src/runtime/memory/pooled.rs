@@ -1,6 +1,7 @@
 //! A pond over a device: allocations and frees are translated from addresses to offsets and back.
 
 use crate::base::error::{Code, Result};
+use crate::base::range_map::Memo;
 use crate::core::{Config, Freed, GRANULE, Got, Heap, Layout, Outside, Pond, Pool, PoolId, PoolRef, Stats};
 use crate::device::{Device, Mapping, StreamId, TieSizes};
 use crate::fail;
@@ -122,6 +123,14 @@ impl Outside for Pooled {
         self.places.address(offset)
     }
 
+    fn address_now(&self, offset: u64) -> Option<u64> {
+        self.places.address_now(offset)
+    }
+
+    fn offset_again(&self, memo: &mut Memo, address: u64) -> Option<u64> {
+        self.places.offset_again(memo, address)
+    }
+
     fn settle(&self, heap: &'static Heap) {
         self.pond.fast_paths().settle(heap);
     }
@@ -138,8 +147,11 @@ impl Pooled {
         observers: Arc<Observers>,
         mut config: Config,
     ) -> Result<Pooled> {
-        let places = Arc::new(Places::default());
         let maps = config.mapping;
+        let places = Arc::new(match maps {
+            true => Places::default(),
+            false => Places::of_segments((Pond::span(&config)?.memory / GRANULE) as usize)?,
+        });
         if let Some(mapping) = device.mapping().filter(|_| maps) {
             reserve(mapping, &mut config, &places)?;
         }
@@ -196,10 +208,10 @@ impl Pooled {
         self.places.near_range()
     }
 
-    /// The offset of an address, in the usual case. After the end of the device no address is near.
+    /// The offset of an address. After the end of the device no address has one.
     #[inline(always)]
-    pub(crate) fn near(&self, addr: u64) -> Option<u64> {
-        self.places.near(addr)
+    pub(crate) fn offset(&self, addr: u64) -> Option<u64> {
+        self.places.offset(addr)
     }
 
     /// The first step of a free: see [`Pond::free_quick`]. Never panics.

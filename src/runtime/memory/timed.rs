@@ -57,7 +57,7 @@ impl Pooled {
             return false;
         }
         let begun = self.observers.latencies.begin();
-        let offset = self.near(addr);
+        let offset = self.offset(addr);
         let done = offset.is_some_and(|offset| matches!(self.free_quick(offset, stream), Freed::Done));
         if let (true, Some(begun)) = (done, begun) {
             begun.end(Latency::Free);

@@ -273,7 +273,7 @@ impl Pooled {
     /// The first step of a free, the same. Returns whether the block is freed; otherwise nothing was done. Never panics.
     #[inline(always)]
     pub(crate) fn free_quick_watched(&self, addr: u64, stream: StreamId) -> bool {
-        let Some(offset) = self.places.near(addr) else { return false };
+        let Some(offset) = self.places.offset(addr) else { return false };
         let Some(ring) = self.observers.quick() else { return self.free_told(addr, offset, stream) };
         // Its place among the events is that of the moment at which others may have the block.
         let mut noted = None;

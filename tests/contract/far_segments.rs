@@ -1,0 +1,90 @@
+//! Blocks in segments other than the first, whose addresses are looked up: by a thread that allocates on the stream again and
+//! again, which remembers the segments that it has found.
+
+use crate::apart::*;
+use crate::api::*;
+use crate::counted::Counted;
+
+const SEGMENT: usize = 64 * MIB;
+const SIZES: [usize; 3] = [1000, 50_000, 5 * MIB];
+
+/// A device whose first segments are full of blocks, which are in order; so what comes next lies in another.
+fn full(segments: usize) -> (Device, Pool, Stream, Vec<usize>) {
+    let d = Counted::in_segments(2 * GIB, SEGMENT).open();
+    let (pool, s) = (d.default_pool(), d.stream());
+    let blocks: Vec<usize> = (0..segments * SEGMENT / MIB).map(|_| pool.alloc(MIB, s).unwrap()).collect();
+    assert_eq!(d.stats().reserved_bytes.current, (segments * SEGMENT) as u64);
+    assert!(blocks.chunks(SEGMENT / MIB).all(|c| c.windows(2).all(|w| w[1] == w[0] + MIB)), "{blocks:x?}");
+    (d, pool, s, blocks)
+}
+
+/// A pair of each size, many times: the same addresses each time.
+fn warm(pool: Pool, s: Stream) -> [usize; 3] {
+    let pairs = || {
+        SIZES.map(|bytes| {
+            let p = pool.alloc(bytes, s).unwrap();
+            pool.free(p, s).unwrap();
+            p
+        })
+    };
+    let first = pairs();
+    (0..200).for_each(|_| assert_eq!(pairs(), first));
+    first
+}
+
+#[test]
+fn they_are_found_counted_and_checked_as_those_of_the_first() {
+    apart(|| {
+        let (d, pool, s, blocks) = full(3);
+        let far = warm(pool, s);
+        let beyond = blocks[0] + 3 * SEGMENT;
+        assert!(far.iter().all(|&p| p > beyond), "{far:x?}");
+        let before = d.stats();
+        for bytes in SIZES {
+            let p = pool.alloc(bytes, s).unwrap();
+            let charged = d.stats().allocated_bytes.current - before.allocated_bytes.current;
+            assert_eq!(charged, bytes.next_multiple_of(512) as u64);
+            for wrong in [p + 256, p - 512, blocks[0] - 1, blocks[SEGMENT / MIB] - 1, usize::MAX] {
+                assert!(pool.free(wrong, s).is_err(), "{wrong:x}");
+            }
+            pool.free(p, s).unwrap();
+            assert!(pool.free(p, s).is_err());
+            assert_eq!(pool.alloc(bytes, s).unwrap(), p);
+            pool.free(p, s).unwrap();
+        }
+        let after = d.stats();
+        assert_eq!(after.allocated_bytes.current, before.allocated_bytes.current);
+        assert_eq!(after.blocks.current, before.blocks.current);
+        assert_eq!(after.blocks.total - before.blocks.total, 6);
+        // One of each segment that is full.
+        for p in [blocks[1], blocks[SEGMENT / MIB + 1], blocks[2 * SEGMENT / MIB + 1]] {
+            pool.free(p, s).unwrap();
+            assert!(pool.free(p, s).is_err());
+            assert_eq!(pool.alloc(MIB, s).unwrap(), p);
+        }
+    });
+}
+
+#[test]
+fn a_segment_that_has_gone_is_forgotten() {
+    apart(|| {
+        let (d, pool, s, blocks) = full(2);
+        warm(pool, s);
+        // The last segment stays, so the one that comes next has another address. It has the offsets of the one that goes.
+        let more: Vec<usize> = (0..2 * SEGMENT / MIB).map(|_| pool.alloc(MIB, s).unwrap()).collect();
+        let (goes, stays) = more.split_at(SEGMENT / MIB);
+        goes.iter().for_each(|&p| pool.free(p, s).unwrap());
+        let old = warm(pool, s);
+        assert!(old.iter().all(|&p| goes[0] <= p && p < goes[0] + SEGMENT), "{old:x?}");
+        d.empty_cache().unwrap();
+        assert_eq!(d.stats().reserved_bytes.current, 3 * SEGMENT as u64);
+        old.iter().for_each(|&p| assert!(pool.free(p, s).is_err()));
+        let new = warm(pool, s);
+        assert!(new.iter().all(|&p| p > stays[0] + SEGMENT), "{old:x?} {new:x?}");
+        let live: Vec<usize> = SIZES.iter().map(|&bytes| pool.alloc(bytes, s).unwrap()).collect();
+        old.iter().for_each(|&p| assert!(pool.free(p, s).is_err()));
+        let all = [blocks, stays.to_vec(), live].concat();
+        all.iter().for_each(|&p| pool.free(p, s).unwrap());
+        assert_eq!(d.stats().allocated_bytes.current, 0);
+    });
+}
