@@ -79,7 +79,7 @@ impl RangeMap {
         Ok(found)
     }
 
-    #[inline]
+    #[inline(never)]
     fn find_in_version(&self, at: u64) -> std::result::Result<(u64, Option<Range>), Changing> {
         for _ in 0..TRIES {
             // Acquire pairs with the Release at the end of a change: all of that change is seen.
