@@ -15,7 +15,7 @@ use crate::locks;
 use std::sync::atomic::AtomicBool;
 
 /// The maximum number of segments, if there are more granules.
-const MOST: usize = 1 << 20;
+const MOST: usize = 1 << 18;
 
 /// The addresses of offsets.
 #[derive(Default)]
