@@ -97,6 +97,8 @@ pub fn archive() -> PathBuf {
     rustc.arg(format!("millpond={}", library.display()));
     rustc.arg("-L").arg(format!("dependency={}", target.join("debug/deps").display()));
     ran(rustc.arg("-o").arg(&new).arg(&source));
+    // The standard library comes with debug information, which takes as long to link as all else, and valgrind reads it.
+    ran(Command::new("objcopy").arg("--strip-debug").arg(&new));
     std::fs::rename(new, &archive).unwrap();
     archive
 }

@@ -1,5 +1,6 @@
 // Uses memory rightly in many ways ("right"), or wrongly in one: the way is the first argument.
-// Built with AddressSanitizer, or run by valgrind's memcheck, by checkers.rs.
+// "each" goes through the ways that follow it, one after the other, and says before each which it
+// is. Built with AddressSanitizer, or run by valgrind's memcheck, by checkers.rs.
 
 #include <millpond/millpond.h>
 
@@ -359,17 +360,14 @@ void right(millpond_pool* pool, bool frees_wait) {
   for (std::thread& t : threads) t.join();
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  if (argc < 2) return 2;
-  const std::string way = argv[1];
+/// From the opening of the library to its end.
+int run(const std::string& way, bool frees_wait) {
   OK(millpond_device_get("host", 0, &device));
   millpond_pool* pool;
   OK(millpond_device_get_default_pool(device, &pool));
   C_Stream s = stream();
   if (way == "right") {
-    right(pool, argc > 2);
+    right(pool, frees_wait);
   } else if (way == "overrun") {
     Byte* p = alloc(1001);
     p[1000] = 1;
@@ -448,5 +446,18 @@ int main(int argc, char** argv) {
   }
   for (char* p : heap) std::free(p);
   std::puts("done");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  const std::string way = argv[1];
+  if (way != "each") return run(way, argc > 2);
+  for (int i = 2; i < argc; ++i) {
+    std::fprintf(stderr, "way: %s\n", argv[i]);
+    if (const int status = run(argv[i], false)) return status;
+  }
   return 0;
 }

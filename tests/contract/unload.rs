@@ -87,7 +87,7 @@ fn tries(streams: u32, what: u32, count: u32) {
     let scratch = Scratch::new(&format!("unload-{streams}-{what}"));
     let (library, archive) = (scratch.path("libuser.so"), compilers::archive());
     let out = library.to_str().unwrap();
-    let hidden = "-Wl,--exclude-libs,libmillpond.a"; // as the package's own link option is
+    let hidden = "-Wl,--exclude-libs,libmillpond.a,--gc-sections"; // as the package's own link options are
     let many = format!("-DSTREAMS={streams}");
     let flags = [
         "-shared",
