@@ -50,7 +50,7 @@ fetch_pytorch() {
   [ "$free" -ge "$room" ] || fail "torch $release needs $room GiB on the disk of $venv while it is installed, and $free are free"
   rm -rf "$venv"
   python3 -m venv "$venv"
-  # Not compiled: of the many thousand files, programs compile what they import.
+  # Not compiled: of the many thousand files, programs compile what they import, and keep it (below).
   pip() { TMPDIR=$venv timeout "$seconds" "$python" -m pip install -q --no-compile --no-cache-dir --no-warn-conflicts "$@"; }
   # One after the other: pip has all wheels of one call on the disk before it unpacks the first.
   pip --no-deps "torch==$release" || fail "torch $release could not be installed in $seconds seconds"
@@ -154,6 +154,9 @@ if [ -z "$library" ]; then
   fi
 fi
 
+# Also where the user has told Python to keep nothing: to compile what `import torch` reads takes as long as all else that it does,
+# and each process would do that.
+export PYTHONDONTWRITEBYTECODE=
 # The wheel's libraries find their own libcudart first, by an RPATH; so the shim is preloaded.
 export LD_LIBRARY_PATH="$PWD/$driver" PATH="$venv/bin:$PATH" PYTHONPATH="$PWD/torch/python"
 export FAKECUDA_DRIVER="${FAKECUDA_DRIVER:-13020}" FAKECUDA_DEVICES="${FAKECUDA_DEVICES:-2}"
