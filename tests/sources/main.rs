@@ -1,5 +1,6 @@
 //! Checks of our own files: the C header and the shared library's symbols match the sources, the rooms of `src` only look
-//! down, nobody can replace a part of a pond's ground, the tables of locks are complete, the lists of mutants fit the sources, and the links of the documentation lead
+//! down, nobody can replace a part of a pond's ground, room is asked for in optimised builds, the tables of locks are complete, the
+//! lists of mutants fit the sources, and the links of the documentation lead
 //! somewhere. Needs a C and a C++ compiler.
 #![allow(
     clippy::unwrap_used,
@@ -22,6 +23,8 @@ mod locks;
 mod mutants;
 mod names;
 mod packages;
+#[cfg(feature = "capi")]
+mod room;
 mod rooms;
 #[cfg(feature = "capi")]
 mod symbols;
