@@ -214,15 +214,16 @@ class Device {
         millpond_device_send_snapshot(raw_, static_cast<std::uint32_t>(format), take,
                                       const_cast<void*>(static_cast<const void*>(&function))));
   }
-  /// The same as one string.
+  /// The same as one string. Throws std::bad_alloc if there is no room for it.
   std::string snapshot(SnapshotFormat format = SnapshotFormat::kJson) const {
-    std::string out;
-    const auto append = [&out](const void* data, std::size_t size_bytes) {
-      out.append(static_cast<const char*>(data), size_bytes);
-      return true;
-    };
-    if (send_snapshot(format, append) != C_SUCCESS) out.clear();
-    return out;
+    Text text;
+    const C_Status status = millpond_device_send_snapshot(raw_, static_cast<std::uint32_t>(format),
+                                                          &Text::append, &text);
+#if MILLPOND_CPP_EXCEPTIONS
+    if (text.lost) throw std::bad_alloc();
+#endif
+    if (check(status) != C_SUCCESS) text.all.clear();
+    return std::move(text.all);
   }
   /// Why the calling thread's last request to this device that found no memory did not; what throws
   /// carries the same. Throws MILLPOND_E_INVALID_ARGUMENT when there was none.
@@ -445,6 +446,20 @@ class Device {
   friend constexpr bool operator!=(Device a, Device b) noexcept { return a.raw_ != b.raw_; }
 
  private:
+  struct Text {
+    std::string all;
+    bool lost = false;
+    static bool append(void* to, const void* data, std::size_t size_bytes) noexcept {
+      Text& text = *static_cast<Text*>(to);
+      const bool kept = detail::answer([&] {
+        text.all.append(static_cast<const char*>(data), size_bytes);
+        return true;
+      });
+      text.lost |= !kept;
+      return kept;
+    }
+  };
+
   millpond_device* raw_ = nullptr;
 };
 

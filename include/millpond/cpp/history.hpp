@@ -114,10 +114,11 @@ class [[nodiscard]] History {
   std::uint64_t read(Each each) const {
     return known_ ? device_.read_history(std::move(each)) : 0;
   }
-  /// The same as a list; `dropped` (may be nullptr) is how many there were before.
+  /// The same as a list; `dropped` (may be nullptr) is how many there were before. Throws
+  /// std::bad_alloc if there is no room for the list.
   std::vector<HistoryEvent> events(std::uint64_t* dropped = nullptr) const {
     std::vector<HistoryEvent> all;
-    const std::uint64_t before = read([&all](const millpond_history_event& e) {
+    const auto add = [&all](const millpond_history_event& e) {
       HistoryEvent event{e.time_ns, e.kind, e.flags,  e.ptr, e.size_bytes, e.requested_bytes,
                          e.stream,  e.pool, e.thread, e.tag, {},           {},
                          e.stamp};
@@ -125,7 +126,14 @@ class [[nodiscard]] History {
       if (e.text != nullptr) event.text = e.text;
       all.push_back(std::move(event));
       return true;
-    });
+    };
+    std::uint64_t before = 0;
+    if (known_) {
+      using Walk = detail::Walk<decltype(add)>;
+      Walk walk{add};
+      walk.ended(millpond_device_history_read(
+          device_.get(), &Walk::template step<millpond_history_event>, &walk, &before));
+    }
     if (dropped != nullptr) *dropped = before;
     return all;
   }
