@@ -35,7 +35,8 @@ void __libc_free(void*);
 
 namespace {
 
-thread_local long left = -1;  // [B] that the thread may have; -1: all
+thread_local long left = -1;           // [B] that the thread may have; -1: all
+thread_local std::size_t refused = 0;  // [B] so many at once, or more, are refused to C++; 0: none
 
 bool has(std::size_t size, std::size_t back = 0) {
   if (left < 0) return true;
@@ -84,6 +85,14 @@ void free(void* block) noexcept {
   __libc_free(block);
 }
 }
+
+void* operator new(std::size_t size) {
+  void* const block = refused > 0 && size >= refused ? nullptr : malloc(size);
+  if (block == nullptr) throw std::bad_alloc();
+  return block;
+}
+void operator delete(void* block) noexcept { free(block); }
+void operator delete(void* block, std::size_t) noexcept { free(block); }
 
 namespace {
 
@@ -232,6 +241,123 @@ void ends() {
   REQUIRE(!called);
 }
 
+/// All that a program has ends without memory, as when an exception for the lack of it leaves a
+/// function. `live`: so many blocks live meanwhile.
+void objects_end(std::size_t live) {
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("millpond_ends_" + std::to_string(getpid()));
+  std::vector<Buffer> others;
+  for (std::size_t i = 0; i < live; ++i) others.push_back(device.allocate(100));
+  std::vector<std::optional<Stream>> streams(40);
+  std::vector<C_Stream> of_streams;
+  for (auto& s : streams) {
+    s.emplace(device);
+    of_streams.push_back(s->get());
+    const Buffer b = pool.allocate(5000, *s);
+    (void)b.record_stream(stream);
+  }
+  std::optional<Pool> empty(std::in_place, device), full(std::in_place, device);
+  { const Buffer b = empty->allocate(3 << 20, stream); }
+  Buffer last = full->allocate(3 << 20, stream);
+  millpond_pool* const of_empty = empty->get();
+  millpond_pool* const of_full = full->get();
+  std::optional<Pool> kept(std::in_place, device);
+  const Stream captured(device);
+  std::optional<Checkpoint> checkpoint(std::in_place, pool);
+  millpond_checkpoint* const of_checkpoint = checkpoint->get();
+  std::vector<char> own(4096);
+  std::optional<HostRegistration> registered(std::in_place, device, own.data(), own.size());
+  std::optional<History> history(std::in_place, device, HistoryOptions{path});
+  std::optional<Recording> recording(std::in_place, device, path + ".record");
+  const Buffer shared = pool.allocate(3 << 20, stream);
+  std::optional<Import> import;
+  void* imported = nullptr;
+  if (device.can(MILLPOND_CAP_MAPPING)) {
+    const Export out(shared.data());
+    import.emplace(device, out.info().data(), out.info().size(), out.fds().data(),
+                   out.fds().size());
+    imported = import->data();
+  }
+  std::optional<UnifiedBuffer> unified(std::in_place, device, 4096);
+  std::vector<std::optional<PinnedBuffer>> pinned(20);
+  for (auto& p : pinned) {
+    p.emplace(device, 4096);
+    REQUIRE(record_host_stream(p->data(), stream) == C_SUCCESS);
+  }
+  void* const of_pinned = pinned.back()->data();
+  void* const of_unified = unified->data();
+  std::optional<Capture> going(std::in_place, *kept, captured), over(Capture::keep(*kept));
+  millpond_capture* const of_captures[] = {going->get(), over->get()};
+
+  now = "the end of objects";
+  left = 0;
+  going.reset();
+  over.reset();
+  kept.reset();
+  for (auto& s : streams) s.reset();
+  empty.reset();
+  full.reset();
+  checkpoint.reset();
+  registered.reset();
+  history.reset();
+  recording.reset();
+  import.reset();
+  unified.reset();
+  for (auto& p : pinned) p.reset();
+  last.reset();
+  left = -1;
+
+  (void)device.empty_cache();  // released pools end at the latest now
+  bool done = false;
+  for (C_Stream s : of_streams) {
+    REQUIRE(millpond_stream_query(device.get(), s, &done) != C_SUCCESS);
+    REQUIRE(millpond_last_error_code() == MILLPOND_E_UNKNOWN_STREAM);
+  }
+  millpond_device* of = nullptr;
+  REQUIRE(millpond_pool_get_device(of_empty, &of) != C_SUCCESS);
+  REQUIRE(millpond_pool_get_device(of_full, &of) != C_SUCCESS);
+  for (millpond_capture* c : of_captures) REQUIRE(millpond_capture_release(c) != C_SUCCESS);
+  REQUIRE(millpond_checkpoint_destroy(of_checkpoint) != C_SUCCESS);
+  REQUIRE(millpond_host_unregister(device.get(), own.data()) != C_SUCCESS);
+  REQUIRE(millpond_device_history_stop(device.get(), nullptr) != C_SUCCESS);
+  REQUIRE(millpond_device_record_stop(device.get(), nullptr) != C_SUCCESS);
+  if (imported != nullptr) REQUIRE(millpond_import_close(imported) != C_SUCCESS);
+  REQUIRE(millpond_unified_free(device.get(), of_unified) != C_SUCCESS);
+  REQUIRE(millpond_host_free(device.get(), of_pinned) != C_SUCCESS);
+  (void)unlink(path.c_str());
+  (void)unlink((path + ".record").c_str());
+}
+
+/// Lists of what there is much of: where they find no room, no other failure is told.
+void long_lists() {
+  const History history(device, {});
+  std::vector<Buffer> blocks;
+  for (int i = 0; i < 3000; ++i) blocks.push_back(pool.allocate(100, stream));
+  std::vector<Checkpoint> checkpoints(1);
+  checkpoints[0] = Checkpoint(pool);
+  const auto grown = [](const char* name, long step, const std::function<void()>& call) {
+    now = name;
+    for (long bytes = 0; bytes < 4 << 20; bytes += step) with(bytes, call);
+  };
+  grown("the events of a history", 32 << 10, [&] { (void)history.events(); });
+  grown("a long snapshot", 192 << 10, [] { (void)device.snapshot(); });
+  // What the library looks for is more than the text: now the text finds no room, and the library
+  // does.
+  refused = 100 << 10;
+  with(-1, [] { (void)device.snapshot(); });
+  refused = 0;
+  grown("many blocks", 192 << 10, [] { (void)device.blocks(); });
+  grown("much text", 192 << 10, [] { (void)device.stats_text(); });
+  grown("a long checkpoint", 192 << 10, [&] { checkpoints[0] = Checkpoint(pool); });
+  if (checkpoints[0].get() == nullptr) checkpoints[0] = Checkpoint(pool);
+  std::vector<RestoredBlock> told;
+  grown("a restore", 192 << 10, [&] { (void)checkpoints[0].restore(&told); });
+  grown("a batch", 192 << 10, [] {
+    std::vector<Buffer> all = pool.allocate_batch(std::vector<std::size_t>(1000, 100), stream);
+    (void)pool.free_batch(all, stream);
+  });
+}
+
 /// More threads than there are errors with a report fail, each for the first time, and live on.
 void many_threads_fail() {
   now = "threads that fail";
@@ -266,9 +392,15 @@ int main(int argc, char**) {
   pool = own;
   stream = queue;
   ends();
+  objects_end(0);
+  objects_end(5000);
   operations();
+  long_lists();
   watched();
   many_threads_fail();
+  left = 0;
+  REQUIRE(millpond_finalize() == C_SUCCESS);
+  left = -1;
   return 0;
 }
 

@@ -1,6 +1,6 @@
 //! Captures: which pool serves streams whose work is recorded for later, and how long its memory stays in place.
 
-use crate::capi::guard::{Out, run_roomy};
+use crate::capi::guard::{Out, run_end, run_roomy};
 use crate::capi::handles;
 use crate::capi::pool::stream_id;
 use crate::capi::types::{millpond_capture, millpond_pool};
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn millpond_capture_add_stream(
 /// NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_capture_end(capture: *mut millpond_capture) -> C_Status {
-    run_roomy(|| {
+    run_end(|| {
         let (device, id) = handles::numbered(capture)?;
         device.memory().captures().end(id)
     })
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn millpond_capture_end(capture: *mut millpond_capture) ->
 /// Errors: INVALID_ARGUMENT, also when it was released before; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_capture_release(capture: *mut millpond_capture) -> C_Status {
-    run_roomy(|| {
+    run_end(|| {
         if capture.is_null() {
             return Ok(());
         }
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn millpond_capture_release(capture: *mut millpond_capture
 /// Errors: INVALID_ARGUMENT, also when it was released before; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_capture_release_async(capture: *mut millpond_capture) -> C_Status {
-    run_roomy(|| {
+    run_end(|| {
         if capture.is_null() {
             return Ok(());
         }

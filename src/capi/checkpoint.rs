@@ -1,6 +1,6 @@
 //! Checkpoints: recorded layouts of a pool, to be restored between replays of graphs.
 
-use crate::capi::guard::{Out, run_roomy};
+use crate::capi::guard::{Out, run_end, run_roomy};
 use crate::capi::handles;
 use crate::capi::pool::to_ptr;
 use crate::capi::types::{millpond_checkpoint, millpond_pool, millpond_restore_callback};
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn millpond_pool_restore(
 /// Errors: INVALID_ARGUMENT, also when it was destroyed before; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_checkpoint_destroy(checkpoint: *mut millpond_checkpoint) -> C_Status {
-    run_roomy(|| {
+    run_end(|| {
         if checkpoint.is_null() {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! Device types: listing, registering and loading them.
 
 use crate::base::error::{Code, Error, Result};
-use crate::capi::guard::{Out, file_name, run_first, run_roomy, text, write_text};
+use crate::capi::guard::{Out, file_name, run_end, run_first, run_roomy, text, write_text};
 use crate::fail;
 use crate::paddle;
 use crate::paddle::abi::{C_Status, CustomRuntimeParams};
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn millpond_device_type_load(
 /// built-in type and in a stream callback; UNKNOWN_DEVICE; INVALID_ARGUMENT for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_type_unregister(type_name: *const c_char) -> C_Status {
-    run_roomy(|| {
+    run_end(|| {
         // SAFETY: C's promise, as the header states it.
         let name = unsafe { text(type_name, "type_name") }?;
         runtime::unregister_type(name)

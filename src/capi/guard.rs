@@ -3,6 +3,7 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::room::{CALL_BYTES, check_room};
+use crate::capi::end_room::{EndRoom, set_aside};
 use crate::capi::last_error;
 use crate::fail;
 use crate::ffi::{exceptions, panics};
@@ -36,7 +37,32 @@ pub(crate) fn run_roomy(body: impl FnOnce() -> Result<()>) -> C_Status {
     run_with_room(CALL_BYTES, body)
 }
 
-/// The same for a call that enters one thing into lists and is made often.
+/// The same for a call that ends something: it has room that was set aside where the host has none, since destructors make
+/// it, which cannot say that it failed.
+#[inline]
+pub(crate) fn run_end(body: impl FnOnce() -> Result<()>) -> C_Status {
+    match begin_end().and_then(|_room| guarded(body)) {
+        Ok(()) => C_Status::SUCCESS,
+        Err(status) => status,
+    }
+}
+
+/// The same for an end that is made often and enters one thing into lists. One that says that the host has no memory has changed
+/// nothing: it is tried again with more.
+#[inline]
+pub(crate) fn run_end_entering(body: impl Fn() -> Result<()>) -> C_Status {
+    run(|| match EndRoom::new(ENTRY_BYTES).and_then(|_room| body()) {
+        Err(e) if e.code() == Code::OutOfMemory => EndRoom::lent(CALL_BYTES).and_then(|_room| body()),
+        done => done,
+    })
+}
+
+#[inline(never)]
+fn begin_end() -> std::result::Result<EndRoom, C_Status> {
+    guarded(|| may_call().and_then(|()| EndRoom::new(CALL_BYTES)))
+}
+
+/// [`run_roomy`] for a call that enters one thing into lists and is made often.
 #[inline]
 pub(crate) fn run_entering(body: impl FnOnce() -> Result<()>) -> C_Status {
     run_with_room(ENTRY_BYTES, body)
@@ -53,7 +79,7 @@ fn run_with_room(bytes: usize, body: impl FnOnce() -> Result<()>) -> C_Status {
 /// Apart, since a hundred calls begin with it.
 #[inline(never)]
 fn begin_with_room(bytes: usize) -> std::result::Result<(), C_Status> {
-    guarded(|| may_call().and_then(|()| check_room(bytes)))
+    guarded(|| may_call().and_then(|()| check_room(bytes)).map(|()| set_aside()))
 }
 
 /// `NotPermitted` in a forked child and in a segment callback.

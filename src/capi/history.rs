@@ -1,6 +1,6 @@
 //! What happened to a device's memory: its history, and recordings for `millpond replay`.
 
-use crate::capi::guard::{Versioned, answered, file_name, read_struct, run_roomy, text};
+use crate::capi::guard::{Versioned, answered, file_name, read_struct, run_end, run_roomy, text};
 use crate::capi::handles;
 use crate::capi::pool::to_ptr;
 use crate::capi::types::{
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn millpond_device_history_stop(
     device: *mut millpond_device,
     out_dropped: *mut u64,
 ) -> C_Status {
-    run_roomy(|| give(out_dropped, || handles::device(device)?.history_stop()))
+    run_end(|| give(out_dropped, || handles::device(device)?.history_stop()))
 }
 
 fn event_of(device: &DeviceState, e: &HistoryEvent, text: Option<&CString>) -> millpond_history_event {
@@ -226,5 +226,5 @@ pub unsafe extern "C" fn millpond_device_record_stop(
     device: *mut millpond_device,
     out_dropped: *mut u64,
 ) -> C_Status {
-    run_roomy(|| give(out_dropped, || handles::device(device)?.record_stop()))
+    run_end(|| give(out_dropped, || handles::device(device)?.record_stop()))
 }

@@ -1,6 +1,6 @@
 //! The library as a whole: version, configuration, finalisation.
 
-use crate::capi::guard::{Versioned, read_struct, run_first, run_roomy};
+use crate::capi::guard::{Versioned, read_struct, run_end, run_first};
 use crate::capi::types::millpond_host_options;
 use crate::paddle::abi::C_Status;
 use crate::runtime;
@@ -68,5 +68,5 @@ pub unsafe extern "C" fn millpond_host_configure(options: *const millpond_host_o
 /// device, after all have been ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_finalize() -> C_Status {
-    run_roomy(runtime::finalize)
+    run_end(runtime::finalize)
 }

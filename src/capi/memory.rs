@@ -1,7 +1,9 @@
 //! Memory without naming a pool: blocks without a stream, block lookup, host and unified memory.
 
 use crate::base::error::{Code, Result};
-use crate::capi::guard::{Out, OutStruct, Versioned, run, run_entering, run_roomy};
+use crate::capi::guard::{
+    Out, OutStruct, Versioned, run, run_end, run_end_entering, run_entering, run_roomy,
+};
 use crate::capi::handles::{self, Named};
 use crate::capi::pool::{stream_id, to_ptr, unordered};
 use crate::capi::stream::event_id;
@@ -239,7 +241,7 @@ pub unsafe extern "C" fn millpond_host_alloc(
 /// Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_host_free(device: *mut millpond_device, ptr: *mut c_void) -> C_Status {
-    run_entering(|| handles::device(device)?.host_memory().free(ptr.addr() as u64))
+    run_end_entering(|| handles::device(device)?.host_memory().free(ptr.addr() as u64))
 }
 
 /// Records that work queued on `stream` of `device` uses the memory of `millpond_host_alloc` (of this or of another
@@ -322,7 +324,7 @@ pub unsafe extern "C" fn millpond_host_unregister(
     device: *mut millpond_device,
     ptr: *mut c_void,
 ) -> C_Status {
-    run_roomy(|| {
+    run_end(|| {
         let device = handles::device(device)?;
         if ptr.is_null() { Ok(()) } else { device.host_memory().unregister(ptr.addr() as u64) }
     })
@@ -353,7 +355,7 @@ pub unsafe extern "C" fn millpond_unified_alloc(
 /// Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_unified_free(device: *mut millpond_device, ptr: *mut c_void) -> C_Status {
-    run_roomy(|| handles::device(device)?.unified_memory().free(ptr.addr() as u64))
+    run_end(|| handles::device(device)?.unified_memory().free(ptr.addr() as u64))
 }
 
 /// Queues on `stream`, a stream of `device`, that the pages of `size_bytes` from `ptr` on go to `place`: the memory of

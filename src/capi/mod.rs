@@ -19,6 +19,7 @@ mod device_type;
 mod dlpack;
 mod dlpack_abi;
 mod dlpack_owner;
+mod end_room;
 mod group;
 mod guard;
 mod handles;

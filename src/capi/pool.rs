@@ -1,7 +1,7 @@
 //! Pools: stream-ordered memory.
 
 use crate::base::error::{Code, Result};
-use crate::capi::guard::{Out, OutStruct, Versioned, read_struct, run, run_roomy, text};
+use crate::capi::guard::{Out, OutStruct, Versioned, read_struct, run, run_end, run_roomy, text};
 use crate::capi::handles::{self, Named};
 use crate::capi::types::{
     MILLPOND_POOL_CONTIGUOUS, millpond_device, millpond_pool, millpond_pool_options, millpond_stats,
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn millpond_pool_create(
 /// pool that was destroyed before; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_destroy(pool: *mut millpond_pool) -> C_Status {
-    run_roomy(|| {
+    run_end(|| {
         if pool.is_null() {
             return Ok(());
         }
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn millpond_pool_destroy(pool: *mut millpond_pool) -> C_St
 /// done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_release(pool: *mut millpond_pool) -> C_Status {
-    run_roomy(|| {
+    run_end(|| {
         if pool.is_null() {
             return Ok(());
         }

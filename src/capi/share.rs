@@ -2,7 +2,7 @@
 //! that register it. docs/sharing.md describes how it fits together.
 
 use crate::base::error::{Code, Error, Result};
-use crate::capi::guard::{Out, UserData, run, run_roomy};
+use crate::capi::guard::{Out, UserData, run, run_end, run_roomy};
 use crate::capi::handles;
 use crate::capi::types::{
     MILLPOND_SEGMENT_ADDED, MILLPOND_SEGMENT_REMOVED, millpond_device, millpond_segment_callback,
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn millpond_import(
 /// NOT_INITIALIZED; DEVICE, and the import is as it was.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_import_close(ptr: *mut c_void) -> C_Status {
-    run_roomy(|| runtime::import_close(ptr.addr() as u64))
+    run_end(|| runtime::import_close(ptr.addr() as u64))
 }
 
 /// How many freed blocks of the device other processes still use, and their bytes after rounding. Blocks that nobody

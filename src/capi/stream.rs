@@ -1,7 +1,7 @@
 //! Streams and events.
 
 use crate::base::error::{Code, Error};
-use crate::capi::guard::{Out, UserData, run, run_roomy};
+use crate::capi::guard::{Out, UserData, run, run_end, run_roomy};
 use crate::capi::handles;
 use crate::capi::pool::{stream_id, to_ptr};
 use crate::capi::types::{MILLPOND_STREAM_NON_BLOCKING, millpond_device, millpond_stream_callback};
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn millpond_stream_create_with_priority(
 /// (`millpond_capture_begin`); NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_stream_destroy(device: *mut millpond_device, stream: C_Stream) -> C_Status {
-    run_roomy(|| {
+    run_end(|| {
         if stream.is_null() {
             return Ok(());
         }
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn millpond_stream_destroy(device: *mut millpond_device, s
 /// INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_stream_forget(device: *mut millpond_device, stream: C_Stream) -> C_Status {
-    run_roomy(|| handles::device(device)?.streams().forget(stream_id(stream)))
+    run_end(|| handles::device(device)?.streams().forget(stream_id(stream)))
 }
 
 /// Whether everything queued on the stream is done. Does not wait.

@@ -16,6 +16,7 @@ use super::super::state::captures::CaptureId;
 use super::super::supply::Trim;
 use super::super::types::PoolId;
 use crate::base::error::{Code, Result, no_host_memory};
+use crate::base::room::{CALL_BYTES, check_room};
 use crate::fail;
 
 fn no_capture<T>() -> Result<T> {
@@ -160,7 +161,7 @@ impl<'a> CaptureCalls<'a> {
     /// captured), or is not to be (without `wait`), the pool's memory serves nobody until what is queued now is done.
     fn release_and(self, capture: CaptureId, wait: bool) -> Result<()> {
         let ground = self.ground;
-        ground.check_host_room()?;
+        check_room(CALL_BYTES)?;
         let (pool, ended) = self.capture(capture)?;
         if !ended {
             self.end(capture)?;
@@ -183,7 +184,7 @@ impl<'a> CaptureCalls<'a> {
         }
         let over = waits.is_over();
         ReleasedPools::of(ground).enter(p, waits);
-        if wait && over && !p.is_pinned() {
+        if wait && over && !p.is_pinned() && ground.check_host_room().is_ok() {
             let _ = Trim::of(ground).all(Some(pool.0)); // if that fails, it is ordinary free memory and goes when needed
         }
         Ok(())

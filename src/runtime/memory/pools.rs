@@ -81,7 +81,8 @@ impl Pools<'_> {
     /// ends a pool. `true`: it has ended at once.
     pub fn release(&self, pool: PoolId) -> Result<bool> {
         let ended = match self.end(pool) {
-            Err(e) if matches!(e.code(), Code::Busy | Code::NotPermitted) => {
+            // The last: where the host has no memory for the lists that its end makes.
+            Err(e) if matches!(e.code(), Code::Busy | Code::NotPermitted | Code::OutOfMemory) => {
                 self.0.released.add(pool);
                 match self.0.pooled_pool(pool) {
                     Some((pooled, cached)) => handle_cache::remove(pooled, cached),
