@@ -34,14 +34,16 @@ pub(crate) struct Busy(());
 
 impl Busy {
     pub(crate) fn new() -> Busy {
-        BUSY.fetch_add(1, Ordering::Relaxed);
+        // SeqCst: no lock is seen to be taken by a thread that does not count yet.
+        BUSY.fetch_add(1, Ordering::SeqCst);
         Busy(())
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        BUSY.fetch_sub(1, Ordering::Relaxed);
+        // Release: nor by one that does not count any more.
+        BUSY.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -61,7 +63,7 @@ pub(crate) fn in_children(forget: fn()) {
 /// themselves.
 pub(crate) fn watch() -> Result<()> {
     // If two threads call this at once, only one registers: a second handler would count each fork twice.
-    if WATCHED.swap(true, Ordering::Relaxed) {
+    if WATCHED.load(Ordering::Relaxed) || WATCHED.swap(true, Ordering::Relaxed) {
         return Ok(());
     }
     // SAFETY: `in_child` is a plain function that adds to an atomic, which is allowed after fork. It lives

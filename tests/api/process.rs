@@ -193,6 +193,52 @@ fn a_forked_child_gets_a_status() {
 }
 
 /// Other threads ask for the first time while the process forks: a child of that moment may not wait for them.
+/// Calls that need no device take locks all the same. Each is made by two threads while a third one forks; the child makes it,
+/// too.
+#[test]
+fn a_child_that_is_forked_while_others_make_settings_gets_an_answer() {
+    if case().is_none() {
+        return child("a_child_that_is_forked_while_others_make_settings_gets_an_answer", "set", &[], 0);
+    }
+    type Set = fn() -> C_Status;
+    static CALLS: [(&str, Set); 5] = [
+        ("a name of a tag", || unsafe { millpond_tag_get_number(c"one".as_ptr(), &mut 0) }),
+        ("a tag in force", || unsafe {
+            let done = millpond_tag_push(c"one".as_ptr());
+            if done == C_Status::SUCCESS { millpond_tag_pop() } else { done }
+        }),
+        ("options", || unsafe {
+            millpond_set_default_options(null(), -1, c"roundup_power2_divisions:4".as_ptr())
+        }),
+        ("options of PyTorch", || unsafe { millpond_set_pytorch_options(c"host".as_ptr()) }),
+        ("a signal", || unsafe { millpond_history_on_signal(0, null()) }),
+    ];
+    for (what, set) in &CALLS {
+        let over = AtomicUsize::new(0);
+        std::thread::scope(|s| {
+            for _ in 0..2 {
+                s.spawn(|| {
+                    while over.load(SeqCst) == 0 {
+                        ok(set());
+                    }
+                });
+            }
+            for _ in 0..60 {
+                let status = fork(|| {
+                    unsafe { libc::alarm(5) };
+                    let got = set();
+                    got == C_Status::SUCCESS || millpond_last_error_code() == MILLPOND_E_NOT_PERMITTED
+                });
+                if status != 0 {
+                    over.store(1, SeqCst);
+                    panic!("{what}: the child hung or crashed: {status}");
+                }
+            }
+            over.store(1, SeqCst);
+        });
+    }
+}
+
 #[test]
 fn a_child_that_is_forked_while_others_ask_gets_an_answer() {
     if case().is_none() {

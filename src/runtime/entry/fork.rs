@@ -1,9 +1,9 @@
 //! What a forked child may do: once its parent has used a device, nothing but get a status. Every entry point checks
-//! this first. If the parent has only asked which devices there are, the child starts anew, unless another thread was
-//! asking at that moment.
+//! this first. If the parent has used no device, but only asked which there are or made settings, the child starts anew, unless
+//! another thread was in such a call at that moment.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::fork;
+use crate::base::fork::{self, Busy};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One more than `fork::count()` in the process that used a device first; 0 before that.
@@ -28,6 +28,18 @@ pub(crate) fn check() -> Result<()> {
     // Relaxed: as in `watch`.
     let used_in = USED_IN.load(Ordering::Relaxed);
     if used_in == fork::count() + 1 { Ok(()) } else { unused(used_in) }
+}
+
+/// [`check`] for a call that takes a lock before any device is in use. As long as the caller keeps what this returns, a child
+/// that is forked meanwhile is refused, since the lock is never released there.
+pub(crate) fn enter() -> Result<Option<Busy>> {
+    // Relaxed: as in `watch`.
+    if USED_IN.load(Ordering::Relaxed) == fork::count() + 1 {
+        return Ok(None); // all children are refused
+    }
+    watch();
+    let busy = Busy::new();
+    check().map(|()| Some(busy))
 }
 
 #[cold]

@@ -99,7 +99,7 @@ impl Tag {
         let Some(text) = text else {
             fail!(Code::InvalidArgument, "the name of a tag has 1 to {MAX_TAG_NAME} bytes, none of them 0");
         };
-        fork::check()?; // the lock may never be released
+        let _busy = fork::enter()?; // the lock may never be released
         let mut names = lock(&NAMES);
         if let Some(&n) = names.numbers.get(name) {
             return Ok(Tag(n));
@@ -200,7 +200,7 @@ pub(crate) fn current() -> u16 {
 
 /// The name of the tag with this number. None in a forked child, where the lock may never be released.
 fn c_name(n: u16) -> Option<&'static CStr> {
-    fork::check().ok()?;
+    let _busy = fork::enter().ok()?;
     lock(&NAMES).all.get(usize::from(n).checked_sub(1)?).copied()
 }
 

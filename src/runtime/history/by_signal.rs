@@ -10,7 +10,7 @@ use crate::base::sync::system::{Mutex, lock};
 use crate::base::{fork, loaded};
 use crate::locks;
 use crate::runtime::device::table;
-use crate::runtime::entry::fork::check as check_fork;
+use crate::runtime::entry::fork::enter as enter_unless_forked;
 use crate::runtime::recording::tape::Tape;
 use std::path::PathBuf;
 use std::sync::Weak;
@@ -48,7 +48,7 @@ pub(super) fn wished(signal: i32, options: &HistoryOptions) -> Result<()> {
 /// signal in a process; another one takes its place, and ends what an earlier one has begun. `Busy` where the program handles
 /// the signal itself; `InvalidArgument` for one that cannot be handled, or must not be; `System` without a thread for it.
 pub fn history_on_signal(signal: i32, options: &HistoryOptions) -> Result<()> {
-    check_fork()?;
+    let _busy = enter_unless_forked()?;
     fork::watch()?;
     let mut listens = lock(&TURN);
     let before = lock(&PLAN).as_ref().map(|p| p.signal);

@@ -1,6 +1,7 @@
 //! Puts tags into force, and scopes that end them.
 
 use crate::base::error::Result;
+use crate::runtime::entry::fork;
 use crate::runtime::entry::tags::{self, Tag};
 use crate::runtime::memory::handle_cache;
 
@@ -10,6 +11,7 @@ impl Tag {
     /// Gives this tag to all blocks that this thread allocates from now on, until [`pop_tag`](crate::runtime::pop_tag). Tags nest; the innermost
     /// counts.
     pub fn push(self) -> Result<()> {
+        let _busy = fork::enter()?; // for the lock of the pools that were looked up
         if tags::begin(self)? {
             // From now on requests must go through `Memory`. Those of this thread do, even if another thread is just
             // entering a pool: it does so before this call, or finds the tag in force.

@@ -22,7 +22,7 @@ static PYTORCH: Mutex<Vec<Option<String>>> = Mutex::new(Vec::new());
 /// settings override earlier ones, and all of them override the environment. Open devices keep their options. Forgotten
 /// by [`finalize`](crate::runtime::finalize). `InvalidArgument` for a malformed text; then nothing is set.
 pub fn set_default_options(type_name: Option<&str>, ordinal: Option<usize>, text: &str) -> Result<()> {
-    fork::check()?;
+    let _busy = fork::enter()?;
     let patch = parse(text, "options", Strictness::Exact)?;
     if !patch.is_empty() {
         lock(&DEFAULTS).push(Default { type_name: type_name.map(str::to_owned), ordinal, patch });
@@ -34,7 +34,7 @@ pub fn set_default_options(type_name: Option<&str>, ordinal: Option<usize>, text
 /// PyTorch's environment variables, where `MILLPOND_ALLOC_CONF` is not set. Forgotten by
 /// [`finalize`](crate::runtime::finalize).
 pub fn set_pytorch_options(type_name: Option<&str>) -> Result<()> {
-    fork::check()?;
+    let _busy = fork::enter()?;
     let name = type_name.map(str::to_owned);
     let mut all = lock(&PYTORCH);
     if !all.contains(&name) {

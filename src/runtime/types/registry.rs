@@ -264,8 +264,7 @@ pub(crate) fn device_facts(name: &str, ordinal: usize) -> Result<(Sizes, Version
 
 /// The device, opened on first use; the same state each time until the type ends.
 pub fn device(name: &str, ordinal: usize) -> Result<Arc<DeviceState>> {
-    fork::check()?;
-    if let Some(d) = opened(name, ordinal) {
+    if let Some(d) = fork::enter().map(|_busy| opened(name, ordinal))? {
         return Ok(d);
     }
     let _pass = enter()?;
