@@ -178,7 +178,8 @@ impl<'a> WaitingBlocks<'a> {
                 h.put_id(gone.id);
                 h.counters.count_back(Class::Large, charged, requested);
                 drop(h);
-                g.forget_segment(segment, heap.pool());
+                g.account.release(heap.pool(), segment.bytes, 0);
+                g.forget_segment(segment);
                 gained(charged);
             }
             Err(_) => g.segments.keep(segment),

@@ -50,12 +50,12 @@ impl<'a> Growing<'a> {
         self
     }
 
-    /// Forgets a segment that has gone back to the device and that no heap owns; all of it belonged to `owner`.
-    pub(crate) fn forget_segment(&mut self, segment: Segment, owner: u32) {
+    /// Forgets a segment that has gone back to the device and that no heap owns. Its bytes are released already.
+    pub(crate) fn forget_segment(&mut self, segment: Segment) {
         for granule in segment.part.touched().granules() {
             self.ground.maps.set_granule(granule, GranuleUse::NONE);
         }
-        self.segment_gone(segment, owner);
+        self.segment_gone(segment);
     }
 }
 

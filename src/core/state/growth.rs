@@ -76,11 +76,10 @@ impl Growth {
         self.account.hold(pool, bytes, 1);
     }
 
-    /// Forgets a segment that has gone back to the device; all its memory belonged to `owner`.
-    pub(crate) fn segment_gone(&mut self, segment: Segment, owner: u32) {
+    /// Forgets a segment that has gone back to the device. Its bytes are released already, by those that had them.
+    pub(crate) fn segment_gone(&mut self, segment: Segment) {
         let segment = self.segments.end_leaving(segment);
         self.room.give(Segment::numbers_of(segment.part));
-        self.account.release(owner, segment.bytes, 0);
         self.account.release(segment.pool, 0, 1);
         if segment.oversize {
             self.account.remove_oversize(segment.pool);
@@ -121,7 +120,8 @@ mod tests {
         g.account.move_between(1, 2, g.segments.bytes_of(head), 0);
         assert_eq!((g.account.of(1).reserved.current, g.account.of(1).segments.current), (0, 1));
         let s = g.segments.take(0).unwrap();
-        g.segment_gone(s, 2);
+        g.account.release(2, bytes, 0);
+        g.segment_gone(s);
         for pool in [1, 2] {
             let h = g.account.of(pool);
             assert_eq!((h.reserved.current, h.segments.current), (0, 0), "{pool}");
@@ -145,7 +145,8 @@ mod tests {
                 g.segments.keep(s);
                 s = g.segments.take(0).unwrap();
             }
-            g.segment_gone(s, 2);
+            g.account.release(2, part.bytes(), 0);
+            g.segment_gone(s);
             assert_eq!((counts(&g, 1), counts(&g, COMMONS)), ((0, 0), (0, 0)));
             assert_eq!((g.account.device().reserved.current, g.account.device().segments.current), (0, 0));
         }

@@ -241,19 +241,18 @@ impl<'a> Trim<'a> {
                 g.segments.keep(segment);
                 return Err(e);
             }
-            // Its parts may have belonged to several pools; they leave those accounts to the byte.
+            // Its parts may have belonged to several pools; they leave those accounts to the byte, by no other pool's peak.
             g.segments.keep(segment);
             let inside =
                 |t: &Taken| segment.part.off <= t.block.part.off && t.block.part.end() <= segment.part.end();
             let gone: Vec<Taken> = taken.extract_if(.., |t| inside(t)).collect();
-            let last = gone.last().map_or(segment.pool, |t| t.heap.pool());
             for t in &gone {
                 let bytes = g.segments.bytes_of(t.block.part);
-                g.account.move_between(t.heap.pool(), last, bytes, 0);
+                g.account.release(t.heap.pool(), bytes, 0);
                 ground.look(t.heap).put_id(t.block.id);
             }
             g.segments.take(first);
-            g.forget_segment(segment, last);
+            g.forget_segment(segment);
             *any = true;
         }
         Ok(())

@@ -66,6 +66,23 @@ fn a_small_request_gives_back_one_segment() {
     }
 }
 
+/// Its parts leave the accounts of those that have them: nobody has it all in between.
+#[test]
+fn a_segment_that_two_pools_share_goes_back_without_a_new_peak() {
+    let mut b = bench(40 * MIB);
+    let pool = b.pond.pool_create(12 * MIB, false).unwrap();
+    idle(&mut b, PoolId::DEFAULT, 40 * MIB);
+    b.world.lock().unwrap().fail_release = true;
+    let i = b.alloc(pool, Some(1), 10 * MIB).unwrap();
+    b.world.lock().unwrap().fail_release = false;
+    b.free(i, None);
+    let peaks = |b: &Bench| [pool, PoolId::DEFAULT].map(|p| b.pond.stats(Some(p)).unwrap().reserved.peak);
+    assert_eq!(peaks(&b), [10 * MIB, 40 * MIB]);
+    b.pond.empty_cache(None).unwrap();
+    assert_eq!((reserved(&b), peaks(&b)), (0, [10 * MIB, 40 * MIB]));
+    b.finish();
+}
+
 #[test]
 fn a_whole_segment_of_any_stream_is_cut_when_nothing_else_is_left() {
     for (stream, bytes) in [(0, 4096), (0, MIB / 2), (1, 4096), (1, MIB / 2), (1, 2 * MIB), (1, 30 * MIB)] {
