@@ -2,6 +2,7 @@
 
 use crate::base::boxed::try_push;
 use crate::base::error::{Code, Error, Result, no_host_memory};
+use crate::base::inline::said;
 use crate::core::BlockInfo;
 use crate::device::StreamId;
 use crate::fail;
@@ -34,12 +35,17 @@ pub type BlockOnDevice = (Arc<DeviceState>, BlockInfo);
 /// `InvalidArgument`, with the names of the devices.
 #[cold]
 fn ambiguous<T>(addr: u64, all: &[BlockOnDevice]) -> Result<T> {
-    let names: Vec<String> = all.iter().map(|(d, _)| format!("{}:{}", d.type_name(), d.ordinal())).collect();
+    // A free may come here, and the host have no memory.
+    let names = said(|f| {
+        all.iter().enumerate().try_for_each(|(n, (d, _))| {
+            let and = if n == 0 { "" } else { " and " };
+            write!(f, "{and}{}:{}", d.type_name(), d.ordinal())
+        })
+    });
     fail!(
         Code::InvalidArgument,
-        "{} each have a live block at {addr:#x}, as they have address spaces of their own: the pointer alone does not \
-         tell which is meant, so use a call that names the pool or the device",
-        names.join(" and ")
+        "{names} each have a live block at {addr:#x}, as they have address spaces of their own: the pointer alone does not \
+         tell which is meant, so use a call that names the pool or the device"
     );
 }
 
