@@ -88,9 +88,9 @@ impl Drop for EndRoom {
         WHOLE.store(false, Relaxed);
         // What the end has kept is missing.
         let mut back = Vec::new();
-        let mut sizes = (STEP_BYTES..=ASIDE_BYTES).rev().step_by(STEP_BYTES);
-        if !sizes.any(|bytes| back.try_reserve_exact(bytes).is_ok()) {
-            return;
+        let mut bytes = ASIDE_BYTES;
+        while bytes > 0 && back.try_reserve_exact(bytes).is_err() {
+            bytes -= STEP_BYTES;
         }
         let free = ASIDES.iter().filter_map(try_lock).find(|room| room.capacity() == 0);
         if let Some(mut room) = free {

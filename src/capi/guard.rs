@@ -41,8 +41,8 @@ pub(crate) fn run_roomy(body: impl FnOnce() -> Result<()>) -> C_Status {
 /// it, which cannot say that it failed.
 #[inline]
 pub(crate) fn run_end(body: impl FnOnce() -> Result<()>) -> C_Status {
-    match begin_end().and_then(|_room| guarded(body)) {
-        Ok(()) => C_Status::SUCCESS,
+    match begin_end() {
+        Ok(room) => end_end(room, guarded(body)),
         Err(status) => status,
     }
 }
@@ -55,6 +55,12 @@ pub(crate) fn run_end_entering(body: impl Fn() -> Result<()>) -> C_Status {
         Err(e) if e.code() == Code::OutOfMemory => EndRoom::lent(CALL_BYTES).and_then(|_room| body()),
         done => done,
     })
+}
+
+/// Out of line, as what comes first is.
+#[inline(never)]
+fn end_end(_room: EndRoom, done: std::result::Result<(), C_Status>) -> C_Status {
+    done.err().unwrap_or(C_Status::SUCCESS)
 }
 
 #[inline(never)]

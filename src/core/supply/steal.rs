@@ -3,6 +3,7 @@
 //! Granules are taken under the growth lock and are in transit while the taker is made to wait, with no lock held.
 
 use super::super::blocks::{Blocks, gained};
+use super::super::desc::Id;
 use super::super::ground::{Ground, Growing};
 use super::super::heap::{FreeBlock, Heap, STOCK, Scratch, Source};
 use super::super::order::{Stream, not_now};
@@ -197,15 +198,17 @@ impl Growing<'_> {
                 // One run, the smallest that is enough: what is left of it serves only what fits there.
                 let units = GranuleRun::new(0, most as u32).extent().units;
                 let spared = |id| !wanted.cuts && h.is_spared(id, units);
-                runs.retain(|r| u64::from(r.0.count) >= most && !spared(r.1));
-                runs.sort_unstable_by_key(|r| (r.0.count, r.0.first));
-                runs.truncate(1);
+                let serves = |r: &&(GranuleRun, Id)| u64::from(r.0.count) >= most && !spared(r.1);
+                let one = runs.iter().filter(serves).min_by_key(|r| (r.0.count, r.0.first)).copied();
+                runs.clear();
+                runs.extend(one);
             } else if apart {
                 runs.sort_unstable_by_key(|r| (r.0.count, r.0.first));
             } else {
-                runs.retain(|r| u64::from(r.0.count) >= most);
-                runs.sort_unstable_by_key(|r| std::cmp::Reverse((r.0.count, r.0.first)));
-                runs.truncate(1);
+                let serves = |r: &&(GranuleRun, Id)| u64::from(r.0.count) >= most;
+                let one = runs.iter().filter(serves).max_by_key(|r| (r.0.count, r.0.first)).copied();
+                runs.clear();
+                runs.extend(one);
             }
             let mut left = most;
             for (run, _) in runs.iter_mut() {
