@@ -1,9 +1,9 @@
 //! Ranges of numbers that lead to ranges of others, such as addresses to offsets. Anybody finds the range of a number without a
 //! lock; the ranges change seldom.
 //!
-//! They lie in a row, in order, and a reader looks by halving; a change moves all that come after it. Whoever changes them makes their version odd first and even
-//! again afterwards. A reader that finds it odd, or another one after its search, has read what may be half of the old and half
-//! of the new, and throws that away.
+//! They lie in a row, in order, and a reader looks by halving; a change moves all that come after it. Whoever changes them makes
+//! their version odd first and even again afterwards. A reader that finds it odd, or another one after its search, has read what
+//! may be half of the old and half of the new, and throws that away.
 
 use super::error::Result;
 use super::mapped_array::MappedArray;
