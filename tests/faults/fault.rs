@@ -26,7 +26,9 @@ impl Way {
 #[derive(Default)]
 struct Plan {
     due: Option<(usize, Way)>,
-    seen: Vec<String>,
+    count: usize,
+    /// Their names, if they are wanted: they take memory.
+    seen: Option<Vec<String>>,
 }
 
 thread_local! {
@@ -35,21 +37,34 @@ thread_local! {
 
 /// From here on calls of this thread are counted, and the one with this number fails, if any; the first is 1.
 pub fn arm(due: Option<(usize, Way)>) {
-    PLAN.set(Some(Plan { due, seen: Vec::new() }));
+    PLAN.set(Some(Plan { due, count: 0, seen: Some(Vec::new()) }));
+}
+
+/// The same without their names.
+pub fn arm_unnamed(due: Option<(usize, Way)>) {
+    PLAN.set(Some(Plan { due, count: 0, seen: None }));
 }
 
 /// Nothing fails any more. The names of the calls since `arm`.
 pub fn disarm() -> Vec<String> {
-    PLAN.take().unwrap_or_default().seen
+    PLAN.take().and_then(|plan| plan.seen).unwrap_or_default()
+}
+
+/// Nothing fails any more. The number of calls since `arm_unnamed`.
+pub fn disarm_unnamed() -> usize {
+    PLAN.take().map_or(0, |plan| plan.count)
 }
 
 /// One call: whether it fails.
 pub fn refused(name: &str) -> Option<Way> {
     PLAN.with_borrow_mut(|plan| {
         let plan = plan.as_mut()?;
-        plan.seen.push(name.to_owned());
+        plan.count += 1;
+        if let Some(seen) = &mut plan.seen {
+            seen.push(name.to_owned());
+        }
         let (due, way) = plan.due?;
-        let now = plan.seen.len();
+        let now = plan.count;
         (now == due || (now > due && way == Way::Sticky)).then_some(way)
     })
 }

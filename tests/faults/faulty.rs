@@ -39,7 +39,7 @@ pub struct Faulty {
 impl Hook for Faulty {
     fn pass<T>(&self, name: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T> {
         match fault::refused(name).filter(|_| name != "finalize") {
-            Some(way) => Err(Error::new(way.code(), format!("the test wants {name} to fail"))),
+            Some(way) => Err(heap::own(|| Error::new(way.code(), format!("the test wants {name} to fail")))),
             None => call(),
         }
     }

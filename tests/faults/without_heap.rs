@@ -3,10 +3,14 @@
 //! ends the process; then the test tells where.
 //!
 //! A call that fails says so (`OUT_OF_MEMORY`), the model holds, the same call succeeds once there is memory again, and
-//! everything comes back. `FAULTS_ONLY=word` runs some operations. `FAULTS_ONCE=1` refuses each single allocation instead,
+//! everything comes back. Then each call that the operation makes on the device is refused, where the heap has just what the
+//! operation needs when all goes well: to take back what was begun must need no more. Of such a run only its end is looked at;
+//! with `FAULTS_ALL=1` each call is refused once, too.
+//! `FAULTS_ONLY=word` runs some operations. `FAULTS_ONCE=1` refuses each single allocation instead,
 //! which nothing promises: a call that has found that there is room counts on it.
 
 use crate::api::{self, Outcome};
+use crate::fault::{self, Way};
 use crate::heap::{self, End};
 use crate::kinds::Kind;
 use crate::operations::{OPERATIONS, Operation};
@@ -44,6 +48,8 @@ extern "C" fn tell(signal: i32) {
 #[derive(Default)]
 struct Run {
     seen: usize,
+    /// Calls on the device.
+    calls: usize,
     steps: Vec<usize>,
     room: Option<usize>,
     code: u32,
@@ -51,7 +57,14 @@ struct Run {
     ended: Option<String>,
 }
 
-fn child(kind: &'static Kind, op: &Operation, due: Option<End>, mut room: Option<usize>) {
+/// What fails in a run: the heap, and a call on the device.
+#[derive(Clone, Copy, Default)]
+struct Due {
+    end: Option<End>,
+    call: Option<(usize, Way)>,
+}
+
+fn child(kind: &'static Kind, op: &Operation, Due { end: due, call }: Due, mut room: Option<usize>) {
     for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT, libc::SIGALRM] {
         unsafe { libc::signal(signal, tell as *const () as usize) };
     }
@@ -64,9 +77,14 @@ fn child(kind: &'static Kind, op: &Operation, due: Option<End>, mut room: Option
             say(&format!("code {}", e.code));
             return;
         }
+        fault::arm_unnamed(call);
         heap::arm(due);
         let mut answer: Outcome<()> = (op.act)(&mut w);
         let seen = heap::disarm();
+        say(&format!("calls {}", fault::disarm_unnamed()));
+        if call.is_some() {
+            return;
+        }
         say(&format!("seen {}", seen.count));
         seen.steps[..seen.step_count].iter().for_each(|step| say(&format!("step {step}")));
         if let Err(e) = &answer {
@@ -103,7 +121,7 @@ fn child(kind: &'static Kind, op: &Operation, due: Option<End>, mut room: Option
     }
 }
 
-fn run(kind: &'static Kind, op: &Operation, due: Option<End>, room: Option<usize>) -> Run {
+fn run(kind: &'static Kind, op: &Operation, due: Due, room: Option<usize>) -> Run {
     let (reader, writer) = std::io::pipe().unwrap();
     std::io::stdout().flush().unwrap();
     let pid = unsafe { libc::fork() };
@@ -123,6 +141,7 @@ fn run(kind: &'static Kind, op: &Operation, due: Option<End>, room: Option<usize
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
             "seen" => run.seen = rest.parse().unwrap(),
+            "calls" => run.calls = rest.parse().unwrap(),
             "step" => run.steps.push(rest.parse().unwrap()),
             "room" => run.room = rest.parse().ok().filter(|n| *n != usize::MAX),
             "code" => run.code = rest.parse().unwrap(),
@@ -142,13 +161,16 @@ pub fn all(kind: &'static Kind) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     BASE.store(usize::from_str_radix(maps.split('-').next().unwrap(), 16).unwrap(), Relaxed);
     let only = std::env::var("FAULTS_ONLY").ok();
-    let (mut runs, mut operations) = (0, 0);
+    // A call that fails once is for the long run.
+    let ways: &[Way] =
+        if std::env::var_os("FAULTS_ALL").is_some() { &[Way::Sticky, Way::NoMemory] } else { &[Way::Sticky] };
+    let (mut runs, mut operations, mut calls) = (0, 0, 0);
     let mut wrong = Vec::new();
     for op in OPERATIONS {
         if only.as_ref().is_some_and(|o| !op.name.contains(o.as_str())) {
             continue;
         }
-        let plain = run(kind, op, None, None);
+        let plain = run(kind, op, Due::default(), None);
         if [MILLPOND_E_UNSUPPORTED, MILLPOND_E_INVALID_ARGUMENT].contains(&plain.code) {
             continue;
         }
@@ -164,12 +186,23 @@ pub fn all(kind: &'static Kind) {
             false => plain.steps.iter().map(|step| End::After(step - 1)).collect(),
         };
         for end in ends {
-            let r = run(kind, op, Some(end), plain.room);
+            let r = run(kind, op, Due { end: Some(end), call: None }, plain.room);
             wrong.extend(what(&format!("{end:?}"), &r));
             runs += 1;
         }
+        let end = End::After(plain.steps.last().copied().unwrap_or(0));
+        for n in 1..=plain.calls {
+            for &way in ways {
+                let r = run(kind, op, Due { end: Some(end), call: Some((n, way)) }, None);
+                wrong.extend(what(&format!("{end:?}, call {n} {way:?}"), &r));
+                calls += 1;
+            }
+        }
     }
-    println!("faults: {}: {operations} operations, {runs} refusals of the heap", kind.name);
+    println!(
+        "faults: {}: {operations} operations, {runs} refusals of the heap, {calls} of the device with little heap",
+        kind.name
+    );
     for w in &wrong {
         println!("wrong: {w}");
     }
