@@ -15,10 +15,9 @@ install_missing
 export RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/loom"
 export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 export LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIONS:-3}"
-# What loom writes its traces with, and the types of the CUDA driver: no model spends time there, and to optimise them takes a
-# seventh of the build.
+# What loom writes its traces with: no model spends time there, and to optimise it takes long. As is done with cudarc in any release.
 plain=
-for package in cudarc regex-automata regex-syntax tracing-subscriber; do
+for package in regex-automata regex-syntax tracing-subscriber; do
   plain="$plain --config profile.release.package.$package.opt-level=0"
 done
 exec cargo test $plain --locked --release -p millpond --test loom -- "$@"
