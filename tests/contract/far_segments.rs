@@ -4,6 +4,8 @@
 use crate::apart::*;
 use crate::api::*;
 use crate::counted::Counted;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::sync_channel;
 
 const SEGMENT: usize = 64 * MIB;
 const SIZES: [usize; 3] = [1000, 50_000, 5 * MIB];
@@ -86,5 +88,62 @@ fn a_segment_that_has_gone_is_forgotten() {
         let all = [blocks, stays.to_vec(), live].concat();
         all.iter().for_each(|&p| pool.free(p, s).unwrap());
         assert_eq!(d.stats().allocated_bytes.current, 0);
+    });
+}
+
+/// One thread allocates and another frees, in batches that fill several segments and leave them empty; a third gives the empty
+/// ones back all the time.
+#[test]
+fn segments_come_and_go_beside_threads_that_free() {
+    apart_for(120, || {
+        let d = host(512 * MIB, false);
+        let pool = d.default_pool();
+        let streams = [d.stream(), d.stream()];
+        let stop = AtomicBool::new(false);
+        let (to, from) = sync_channel::<(usize, usize, u8)>(40);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for n in 0..30_000usize {
+                    let bytes = SIZES[n % 3] + n % 7 * 512;
+                    let p = pool.alloc(bytes, streams[0]).unwrap();
+                    let stamp = n as u8;
+                    poke(p, stamp, 64);
+                    poke(p + bytes - 64, stamp, 64);
+                    match n % 5 {
+                        0 => pool.free(p, streams[0]).unwrap(),
+                        _ => to.send((p, bytes, stamp)).unwrap(),
+                    }
+                }
+            });
+            let freeing = scope.spawn(move || {
+                let mut held = Vec::new();
+                for (n, (p, bytes, stamp)) in from.iter().enumerate() {
+                    held.push((p, bytes, stamp));
+                    // By turns many blocks stay a while, and few.
+                    if held.len() < if n / 200 % 2 == 0 { 60 } else { 1 } {
+                        continue;
+                    }
+                    for (p, bytes, stamp) in held.drain(..) {
+                        let same = [p, p + bytes - 64].map(|at| filled(at, 64));
+                        assert_eq!(same, [Some(stamp); 2], "a block is another's too");
+                        pool.free(p, streams[n % 2]).unwrap();
+                    }
+                }
+                held.into_iter().for_each(|(p, ..)| pool.free(p, streams[0]).unwrap());
+            });
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    d.empty_cache().unwrap();
+                    std::thread::yield_now();
+                }
+            });
+            freeing.join().unwrap();
+            stop.store(true, Relaxed);
+        });
+        d.synchronize().unwrap();
+        d.empty_cache().unwrap();
+        let stats = d.stats();
+        assert_eq!((stats.allocated_bytes.current, stats.reserved_bytes.current), (0, 0));
+        assert!(stats.driver_calls > 40, "{} calls: no segments went", stats.driver_calls);
     });
 }

@@ -6,6 +6,7 @@
 //! everything comes back. Then each call that the operation makes on the device is refused, where the heap has just what the
 //! operation needs when all goes well: to take back what was begun must need no more. Of such a run only its end is looked at;
 //! with `FAULTS_ALL=1` each call is refused once, too.
+//!
 //! `FAULTS_ONLY=word` runs some operations. `FAULTS_ONCE=1` refuses each single allocation instead,
 //! which nothing promises: a call that has found that there is room counts on it.
 

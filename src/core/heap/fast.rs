@@ -1,5 +1,5 @@
 //! The first step of a request and of a free: a freed block of the same size is taken, or put back, under the lock of the
-//! heap. It never panics and calls nothing outside.
+//! heap. It never panics, and calls nothing outside but what looks an address up in segments other than the first.
 //!
 //! A thread that allocates from a heap again and again enters it by its *fast path* (`base/biased/seat.rs`), which is
 //! open under the caller's number for the pool and the stream. While it is open, the heap serves that stream of that
