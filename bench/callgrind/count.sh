@@ -95,8 +95,9 @@ compiler=$(rustc --version | cut -d' ' -f2)
       echo "$how $bytes $(per_pair pair 1 "$bytes" "$how")"
     done
   done
-  # Small and large blocks in turn.
+  # Small and large blocks in turn, also in a segment that is not the first.
   echo "turns 1048576 $(per_pair pair 1 1048576 turns)"
+  echo "far-turns 1048576 $(per_pair pair 0 1048576 far-turns)"
   # Through PyTorch's entry points.
   for bytes in 512 1048576; do
     few=$(of_torch "$bytes" 1000)

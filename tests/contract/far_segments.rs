@@ -67,6 +67,37 @@ fn they_are_found_counted_and_checked_as_those_of_the_first() {
     });
 }
 
+/// A small and a large block in turn, beside a fixed number of both: the one takes the room below the peak that the other has
+/// left, and peaks are raised by what exceeds them, and by nothing else.
+#[test]
+fn small_and_large_blocks_take_turns() {
+    apart(|| {
+        let (d, pool, s, blocks) = full(2);
+        let beyond = blocks[0] + 2 * SEGMENT;
+        for bytes in [SIZES[0], SIZES[2]].repeat(3) {
+            pool.alloc(bytes, s).unwrap();
+        }
+        let turn = || {
+            for bytes in [SIZES[0], SIZES[2]] {
+                let p = pool.alloc(bytes, s).unwrap();
+                assert!(p > beyond, "{p:x}");
+                pool.free(p, s).unwrap();
+            }
+        };
+        turn();
+        let first = d.stats();
+        (0..100).for_each(|_| turn());
+        let later = d.stats();
+        assert_eq!(later.allocated_bytes.peak, first.allocated_bytes.peak);
+        assert_eq!((first.blocks.peak, later.blocks.peak), (135, 135));
+        let both = [SIZES[0], SIZES[2]].map(|bytes| pool.alloc(bytes, s).unwrap());
+        both.iter().for_each(|&p| pool.free(p, s).unwrap());
+        let last = d.stats();
+        assert_eq!(last.blocks.peak, 136);
+        assert_eq!(last.allocated_bytes.peak - first.allocated_bytes.peak, 1024);
+    });
+}
+
 #[test]
 fn a_segment_that_has_gone_is_forgotten() {
     apart(|| {

@@ -156,9 +156,11 @@ impl EnteredHeap {
     /// `None`: [`Outside::settle`] has to be called, or this is not that heap.
     #[inline(always)]
     pub(crate) fn exchange(mut self, heap: &Heap, offset: u64) -> Option<u64> {
+        if !std::ptr::eq(self.heap, heap) || !self.state.counters.exchange() {
+            return None;
+        }
         let Way { base, span, .. } = self.state.way();
-        let same = std::ptr::eq(self.heap, heap) && offset < span;
-        (same && self.state.counters.exchange()).then_some(base + offset)
+        if offset < span { Some(base + offset) } else { self.heap.far_address(offset) }
     }
 
     /// The result of a step that has done nothing.
