@@ -95,6 +95,9 @@ compiler=$(rustc --version | cut -d' ' -f2)
       echo "$how $bytes $(per_pair pair 1 "$bytes" "$how")"
     done
   done
+  for bytes in 512 1048576; do
+    echo "far-history $bytes $(per_pair pair 0 "$bytes" far-history)"
+  done
   # Small and large blocks in turn, also in a segment that is not the first.
   echo "turns 1048576 $(per_pair pair 1 1048576 turns)"
   echo "far-turns 1048576 $(per_pair pair 0 1048576 far-turns)"

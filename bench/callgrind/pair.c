@@ -1,9 +1,10 @@
 /* Warm pairs of one size on the host device, for counting instructions: pair <mapping 0|1> <bytes>
- * <pairs> [history | frames | file | over | latency | unordered | turns | far | far-turns].
+ * <pairs> [history | frames | file | over | latency | unordered | turns | far | far-turns |
+ * far-history].
  * `frames`: a history with 16 callers of each event; `file`: one that goes to a file, too; `over`:
  * one that has ended; `unordered`: without a stream; `turns`: a block of 512 bytes in turn with one
  * of that size; `far`: beside 300 blocks of 1 MiB, so that without mapping they lie in another
- * segment than the first; `far-turns`: `turns` there. */
+ * segment than the first; `far-turns` and `far-history`: the same there. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +55,8 @@ int main(int argc, char** argv) {
   if (strcmp(how, "file") == 0) history.path = "pair.history";
   if (strcmp(how, "latency") == 0) {
     check(millpond_device_set_options(device, "latency_histograms:true"));
-  } else if (how[0] != '\0' && strcmp(how, "unordered") != 0 && !takes_turns && !is_far) {
+  } else if (how[0] != '\0' && strcmp(how, "unordered") != 0 && !takes_turns &&
+             strcmp(how, "far") != 0) {
     check(millpond_device_history_start(device, &history));
   }
   if (strcmp(how, "unordered") == 0) {

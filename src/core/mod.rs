@@ -88,7 +88,8 @@ pub use types::{
 pub use units::GranuleRun;
 pub(crate) use {
     heap::{
-        EnteredHeap, Fast, FastFreed, Heap, HeapEntry, HeapPath, Noted, Notes, Outside, Reused, SeatedAtHeap,
+        EnteredHeap, Fast, FastFreed, FreedNoted, Heap, HeapEntry, HeapPath, Noted, Notes, Outside, Reused,
+        SeatedAtHeap,
     },
     ladder::{Freed, Got},
     supply::Trials,

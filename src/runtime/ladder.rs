@@ -8,7 +8,8 @@
 use crate::base::biased::Name;
 use crate::base::error::{Code, Error, Result};
 use crate::core::{
-    EnteredHeap, Fast, FastFreed, Freed, Heap, HeapEntry, Outside, PoolId, Reused, SeatedAtHeap, UNORDERED,
+    EnteredHeap, Fast, FastFreed, Freed, FreedNoted, Heap, HeapEntry, Outside, PoolId, Reused, SeatedAtHeap,
+    UNORDERED,
 };
 use crate::device::StreamId;
 use crate::runtime::device::state::DeviceState;
@@ -103,6 +104,7 @@ out_of_line!(alloc_on => alloc_rest, u64, bytes: u64, stream: StreamId; heap: Op
 out_of_line!(alloc_complete => complete_fast, u64, block: Reused; heap: &'static Heap, stream: StreamId);
 out_of_line!(free_by_other_name => free_noted, (), addr: u64, stream: StreamId; seated: SeatedAtHeap);
 out_of_line!(free_in_segment => free_far, (), addr: u64, stream: StreamId;);
+out_of_line!(free_in_segment_noted => free_far_noted, (), addr: u64, stream: StreamId;);
 out_of_line!(free_by_number => free_found, (), addr: u64, stream: StreamId;);
 
 /// Allocates memory for work queued on `stream` from now on. 0 bytes give address 0. `answer` converts the result.
@@ -158,11 +160,17 @@ fn complete_noted<C: Caller, A>(
     block: Reused,
     heap: &'static Heap,
 ) -> A {
+    let name = fast_paths::noted([caller.number(), stream]);
+    if let Reused::Block(offset) = block
+        && let Some(addr) = watched::note_far((heap, offset), name, bytes, stream)
+    {
+        return answer(Ok(addr));
+    }
     if let Some(outside) = heap.outside() {
         let (Reused::Block(offset) | Reused::Full(offset)) = block;
         outside.note(heap, offset, bytes, stream);
     }
-    complete_by(caller, block, answer, heap, fast_paths::noted([caller.number(), stream]))
+    complete_by(caller, block, answer, heap, name)
 }
 
 /// The first step of a request without any fast path: opens one, for it and for those that follow.
@@ -443,6 +451,21 @@ fn free_noted<C: Caller, A>(
 ) -> A {
     let name = fast_paths::noted([caller.number(), stream]);
     match watched::free_noted(seated, name, addr, stream) {
+        FreedNoted::Done => answer(Ok(())),
+        FreedNoted::Far => free_in_segment_noted(caller, addr, stream, answer),
+        FreedNoted::Missed => free_by_number(caller, addr, stream, answer),
+    }
+}
+
+/// Continues a free that is noted and whose address is in another segment than the first, if in any.
+#[inline(always)]
+fn free_far_noted<C: Caller, A>(
+    caller: C,
+    addr: u64,
+    stream: StreamId,
+    answer: impl Fn(Result<(), C::Failure>) -> A + Copy,
+) -> A {
+    match watched::free_far_noted(fast_paths::noted([caller.number(), stream]), addr, stream) {
         true => answer(Ok(())),
         false => free_by_number(caller, addr, stream, answer),
     }

@@ -4,6 +4,10 @@
 use crate::apart::*;
 use crate::api::*;
 use crate::counted::Counted;
+use crate::history::start;
+use crate::observers::state;
+use crate::statistics::reset_peaks;
+use millpond::runtime::EventKind;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::sync_channel;
 
@@ -98,6 +102,33 @@ fn small_and_large_blocks_take_turns() {
     });
 }
 
+/// A history notes each request and each free of such blocks, too: small and large, and where a large one takes room from the
+/// small ones.
+#[test]
+fn a_history_has_their_addresses_and_sizes() {
+    apart(|| {
+        let (d, pool, s, _) = full(2);
+        warm(pool, s);
+        start(d, 4096, 0, None);
+        let far = warm(pool, s);
+        let events = state(d).history().unwrap().events;
+        assert_eq!(events.len(), 201 * 2 * SIZES.len());
+        for (i, pair) in events.chunks(2).enumerate() {
+            let k = i % SIZES.len();
+            for (e, kind) in pair.iter().map(|e| e.event).zip([EventKind::Alloc, EventKind::FreeRequested]) {
+                assert_eq!((e.kind, e.address, e.requested), (kind, far[k] as u64, SIZES[k] as u64), "{i}");
+                assert_eq!(e.bytes, SIZES[k].next_multiple_of(512) as u64);
+                assert_eq!((e.stream, e.pool), (events[0].event.stream, events[0].event.pool), "{i}");
+                assert!(e.stream.is_some() && e.at_once == (kind == EventKind::FreeRequested));
+            }
+        }
+        let p = pool.alloc(SIZES[0], s).unwrap();
+        pool.free(p, s).unwrap();
+        assert!(pool.free(p, s).is_err());
+        assert_eq!(state(d).history().unwrap().events.len(), events.len() + 2);
+    });
+}
+
 #[test]
 fn a_segment_that_has_gone_is_forgotten() {
     apart(|| {
@@ -116,6 +147,13 @@ fn a_segment_that_has_gone_is_forgotten() {
         assert!(new.iter().all(|&p| p > stays[0] + SEGMENT), "{old:x?} {new:x?}");
         let live: Vec<usize> = SIZES.iter().map(|&bytes| pool.alloc(bytes, s).unwrap()).collect();
         old.iter().for_each(|&p| assert!(pool.free(p, s).is_err()));
+        // Small and large ones that take turns right below the peak.
+        reset_peaks(d, None);
+        for bytes in [SIZES[0], SIZES[2]].repeat(20) {
+            let p = pool.alloc(bytes, s).unwrap();
+            assert!(p > stays[0] + SEGMENT, "{p:x} {new:x?}");
+            pool.free(p, s).unwrap();
+        }
         let all = [blocks, stays.to_vec(), live].concat();
         all.iter().for_each(|&p| pool.free(p, s).unwrap());
         assert_eq!(d.stats().allocated_bytes.current, 0);

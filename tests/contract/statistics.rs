@@ -49,7 +49,7 @@ fn reset_accumulated(d: Device, pool: Option<Pool>) {
     .unwrap();
 }
 
-fn reset_peaks(d: Device, pool: Option<Pool>) {
+pub fn reset_peaks(d: Device, pool: Option<Pool>) {
     outcome(match pool {
         None => unsafe { millpond_device_reset_peaks(ptr(d.0)) },
         Some(p) => unsafe { millpond_pool_reset_peaks(ptr(p.0)) },

@@ -74,6 +74,14 @@ pub(crate) enum FastFreed {
     Missed(Name),
 }
 
+/// The same on a fast path on which frees are noted.
+pub(crate) enum FreedNoted {
+    Done,
+    /// [`EnteredHeap::free_far_noted`] comes next.
+    Far,
+    Missed,
+}
+
 /// What a history notes of a request or a free.
 #[derive(Clone, Copy)]
 pub(crate) struct Noted {
@@ -141,6 +149,23 @@ impl EnteredHeap {
         Fast::Block(address)
     }
 
+    /// Notes a block that [`alloc_noted`](Self::alloc_noted) has given, and that is not near: its address. `None`: nothing was
+    /// done.
+    pub(crate) fn note_far(
+        self,
+        (heap, offset): (&Heap, u64),
+        requested: u64,
+        note: impl FnOnce(&'static Ring, Noted),
+    ) -> Option<u64> {
+        let Notes { ring: Some(ring), pool } = self.state.way().notes else { return None };
+        if !std::ptr::eq(self.heap, heap) {
+            return None;
+        }
+        let address = self.heap.far_address(offset)?;
+        note(ring, Noted { pool, address, charged: self.state.served.charged_of(requested), requested });
+        Some(address)
+    }
+
     /// The result of a step that has given a block.
     #[inline(always)]
     pub(super) fn given(self, block: Reused) -> Fast {
@@ -188,12 +213,41 @@ impl EnteredHeap {
     }
 
     /// The same by a fast path on which frees are noted: `note` is called with the position of the event in the ring, inside
-    /// the heap. `false`: nothing was done.
+    /// the heap.
     #[inline(always)]
-    pub(crate) fn free_noted(mut self, address: u64, note: impl FnOnce(&'static Ring, u64, Noted)) -> bool {
-        let (Some(ring), Some(offset)) = (self.state.way().notes.ring, self.near(address)) else {
-            return false;
-        };
+    pub(crate) fn free_noted(
+        mut self,
+        address: u64,
+        note: impl FnOnce(&'static Ring, u64, Noted),
+    ) -> FreedNoted {
+        let Some(ring) = self.state.way().notes.ring else { return FreedNoted::Missed };
+        let Some(offset) = self.near(address) else { return FreedNoted::Far };
+        match self.end_noted((address, offset), ring, note) {
+            true => FreedNoted::Done,
+            false => FreedNoted::Missed,
+        }
+    }
+
+    /// The same in a segment that is not near. `false`: nothing was done.
+    pub(crate) fn free_far_noted(
+        mut self,
+        address: u64,
+        note: impl FnOnce(&'static Ring, u64, Noted),
+    ) -> bool {
+        let offset = self.heap.far_offset(&mut self.state.segments, address);
+        match (self.state.way().notes.ring, offset) {
+            (Some(ring), Some(offset)) => self.end_noted((address, offset), ring, note),
+            _ => false,
+        }
+    }
+
+    #[inline(always)]
+    fn end_noted(
+        &mut self,
+        (address, offset): (u64, u64),
+        ring: &'static Ring,
+        note: impl FnOnce(&'static Ring, u64, Noted),
+    ) -> bool {
         // The position is claimed before another thread can have the block, so that the events are in the right order.
         let mut claimed = None;
         self.end_at(offset, |_, charged, requested| claimed = Some((charged, requested, ring.claim())));

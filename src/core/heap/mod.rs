@@ -60,7 +60,9 @@ mod whole;
 pub(crate) use best_fit::WORTH_MAPPING;
 #[cfg(not(loom))] // for the table of fast paths, which no model has
 pub(crate) use fast::HeapSeat;
-pub(crate) use fast::{EnteredHeap, Fast, FastFreed, HeapEntry, HeapPath, Noted, Reused, SeatedAtHeap};
+pub(crate) use fast::{
+    EnteredHeap, Fast, FastFreed, FreedNoted, HeapEntry, HeapPath, Noted, Reused, SeatedAtHeap,
+};
 pub(crate) use granules::FreeBlock;
 pub(crate) use scatter::{Runs, Scratch, Unscattered};
 pub(crate) use space::Space;

@@ -12,10 +12,11 @@ use crate::base::clock;
 use crate::base::error::{Error, Result};
 use crate::base::ring::Ring;
 use crate::core::{
-    Fast, Freed, Freeing, Heap, Noted, OomMissing, OomReport, PoolId, PoolRef, Restored, SeatedAtHeap,
+    Fast, Freed, FreedNoted, Freeing, Heap, Noted, OomMissing, OomReport, PoolId, PoolRef, Restored,
+    SeatedAtHeap,
 };
 use crate::device::StreamId;
-use crate::runtime::memory::handle_cache;
+use crate::runtime::memory::{fast_paths, handle_cache};
 use crate::runtime::oom::explain::Asked;
 use crate::runtime::watch::event::{Event, EventKind, Quick, known_thread_number, words_at, words_of};
 use crate::runtime::watch::latency::Latency;
@@ -101,25 +102,50 @@ fn now_by(thread: NonZero<u32>) -> (u64, u32) {
     (clock::counted(), thread.get())
 }
 
+/// What notes a request on the fast path.
+#[inline(always)]
+fn allocated(thread: NonZero<u32>, stream: StreamId) -> impl FnOnce(&'static Ring, Noted) {
+    move |ring, noted| ring.push_short(&words_at(now_by(thread), Quick::Alloc, noted, stream))
+}
+
+/// What notes a free on the fast path: at once, since no stream but the block's own has used it.
+#[inline(always)]
+fn freed(thread: NonZero<u32>, stream: StreamId) -> impl FnOnce(&'static Ring, u64, Noted) {
+    move |ring, position, noted| {
+        ring.put_short(position, &words_at(now_by(thread), Quick::Free, noted, stream));
+    }
+}
+
 /// Serves a request by a fast path on which requests are noted. What is [almost](Fast::Almost) served is not noted yet.
 /// `None`: nothing was done. The thread is asked each time: what its token has opened stays open for the next thread whom
 /// the system gives that token.
 #[inline(always)]
 pub(crate) fn alloc_noted(seated: SeatedAtHeap, name: Name, bytes: u64, stream: StreamId) -> Option<Fast> {
     let thread = known_thread_number()?;
-    let note = |ring: &Ring, noted| ring.push_short(&words_at(now_by(thread), Quick::Alloc, noted, stream));
-    Some(seated.enter(name)?.alloc_noted(bytes, note))
+    Some(seated.enter(name)?.alloc_noted(bytes, allocated(thread, stream)))
 }
 
-/// Frees a block on the fast path, and notes that. `false`: nothing was done.
+/// Notes a block that was almost served, in a segment other than the first: its address. `None`: nothing was done.
 #[inline(always)]
-pub(crate) fn free_noted(seated: SeatedAtHeap, name: Name, addr: u64, stream: StreamId) -> bool {
+pub(crate) fn note_far(block: (&Heap, u64), name: Name, bytes: u64, stream: StreamId) -> Option<u64> {
+    let thread = known_thread_number()?;
+    fast_paths::enter(name)?.note_far(block, bytes, allocated(thread, stream))
+}
+
+/// Frees a block on the fast path, and notes that.
+#[inline(always)]
+pub(crate) fn free_noted(seated: SeatedAtHeap, name: Name, addr: u64, stream: StreamId) -> FreedNoted {
+    match known_thread_number().and_then(|thread| Some((seated.enter(name)?, thread))) {
+        Some((heap, thread)) => heap.free_noted(addr, freed(thread, stream)),
+        None => FreedNoted::Missed,
+    }
+}
+
+/// The same in a segment other than the first. `false`: nothing was done.
+#[inline(always)]
+pub(crate) fn free_far_noted(name: Name, addr: u64, stream: StreamId) -> bool {
     let Some(thread) = known_thread_number() else { return false };
-    // At once: no stream but the block's own has used it.
-    let note = |ring: &Ring, position, noted| {
-        ring.put_short(position, &words_at(now_by(thread), Quick::Free, noted, stream));
-    };
-    seated.enter(name).is_some_and(|heap| heap.free_noted(addr, note))
+    fast_paths::enter(name).is_some_and(|heap| heap.free_far_noted(addr, freed(thread, stream)))
 }
 
 impl Watchers<'_> {
