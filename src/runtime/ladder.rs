@@ -103,8 +103,8 @@ out_of_line!(alloc_almost_noted => complete_noted, u64, bytes: u64, stream: Stre
 out_of_line!(alloc_on => alloc_rest, u64, bytes: u64, stream: StreamId; heap: Option<&'static Heap>);
 out_of_line!(alloc_complete => complete_fast, u64, block: Reused; heap: &'static Heap, stream: StreamId);
 out_of_line!(free_by_other_name => free_noted, (), addr: u64, stream: StreamId; seated: SeatedAtHeap);
-out_of_line!(free_in_segment => free_far, (), addr: u64, stream: StreamId;);
-out_of_line!(free_in_segment_noted => free_far_noted, (), addr: u64, stream: StreamId;);
+out_of_line!(free_in_segment => free_far, (), addr: u64, stream: StreamId; seated: SeatedAtHeap);
+out_of_line!(free_in_segment_noted => free_far_noted, (), addr: u64, stream: StreamId; seated: SeatedAtHeap);
 out_of_line!(free_by_number => free_found, (), addr: u64, stream: StreamId;);
 
 /// Allocates memory for work queued on `stream` from now on. 0 bytes give address 0. `answer` converts the result.
@@ -419,7 +419,7 @@ pub(crate) fn free<C: Caller, A>(
     };
     match heap.free(addr) {
         FastFreed::Done => answer(Ok(())),
-        FastFreed::Far([number, stream]) => free_in_segment(caller.with_number(number), addr, stream, answer),
+        FastFreed::Far(seated) => free_in_segment(caller, addr, stream, answer, seated),
         FastFreed::Missed([number, stream]) => {
             free_by_number(caller.with_number(number), addr, stream, answer)
         }
@@ -433,8 +433,9 @@ fn free_far<C: Caller, A>(
     addr: u64,
     stream: StreamId,
     answer: impl Fn(Result<(), C::Failure>) -> A + Copy,
+    seated: SeatedAtHeap,
 ) -> A {
-    match fast_paths::enter([caller.number(), stream]).is_some_and(|heap| heap.free_far(addr)) {
+    match seated.enter([caller.number(), stream]).is_some_and(|heap| heap.free_far(addr)) {
         true => answer(Ok(())),
         false => free_by_number(caller, addr, stream, answer),
     }
@@ -452,7 +453,7 @@ fn free_noted<C: Caller, A>(
     let name = fast_paths::noted([caller.number(), stream]);
     match watched::free_noted(seated, name, addr, stream) {
         FreedNoted::Done => answer(Ok(())),
-        FreedNoted::Far => free_in_segment_noted(caller, addr, stream, answer),
+        FreedNoted::Far(seated) => free_in_segment_noted(caller, addr, stream, answer, seated),
         FreedNoted::Missed => free_by_number(caller, addr, stream, answer),
     }
 }
@@ -464,8 +465,9 @@ fn free_far_noted<C: Caller, A>(
     addr: u64,
     stream: StreamId,
     answer: impl Fn(Result<(), C::Failure>) -> A + Copy,
+    seated: SeatedAtHeap,
 ) -> A {
-    match watched::free_far_noted(fast_paths::noted([caller.number(), stream]), addr, stream) {
+    match watched::free_far_noted(seated, fast_paths::noted([caller.number(), stream]), addr, stream) {
         true => answer(Ok(())),
         false => free_by_number(caller, addr, stream, answer),
     }

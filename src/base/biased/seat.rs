@@ -297,6 +297,16 @@ impl<'a, T, W> FastGuard<'a, T, W> {
     }
 }
 
+impl<'a, T, W> FastGuard<'a, T, W> {
+    /// Gives the lock up, but stays in the seat: who enters again need not find it again.
+    #[inline(always)]
+    pub fn stay(self) -> Seated<'a, T, W> {
+        let seat = self.0.seat;
+        std::mem::forget(self); // `Seated` leaves
+        Seated(seat)
+    }
+}
+
 impl<T, W: Copy> FastGuard<'_, T, W> {
     /// What was left on the fast path when it was opened.
     #[inline(always)]

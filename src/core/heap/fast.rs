@@ -70,7 +70,7 @@ pub(crate) enum Fast {
 pub(crate) enum FastFreed {
     Done,
     /// The address is not near the one of offset 0: [`EnteredHeap::free_far`] comes next.
-    Far(Name),
+    Far(SeatedAtHeap),
     Missed(Name),
 }
 
@@ -78,7 +78,7 @@ pub(crate) enum FastFreed {
 pub(crate) enum FreedNoted {
     Done,
     /// [`EnteredHeap::free_far_noted`] comes next.
-    Far,
+    Far(SeatedAtHeap),
     Missed,
 }
 
@@ -188,6 +188,12 @@ impl EnteredHeap {
         if offset < span { Some(base + offset) } else { self.heap.far_address(offset) }
     }
 
+    /// Gives the heap's lock up, for a step that enters again.
+    #[inline(always)]
+    fn stay(self) -> SeatedAtHeap {
+        SeatedAtHeap(self.state.stay())
+    }
+
     /// The result of a step that has done nothing.
     #[inline(always)]
     pub(super) fn missed(self) -> Fast {
@@ -197,7 +203,7 @@ impl EnteredHeap {
     /// Frees the block at this address, if the heap has a plainly live one (no flag) there.
     #[inline(always)]
     pub(crate) fn free(mut self, addr: u64) -> FastFreed {
-        let Some(offset) = self.near(addr) else { return FastFreed::Far(self.state.name()) };
+        let Some(offset) = self.near(addr) else { return FastFreed::Far(self.stay()) };
         match self.end_at(offset, |_, _, _| ()) {
             true => FastFreed::Done,
             false => FastFreed::Missed(self.state.name()),
@@ -221,7 +227,7 @@ impl EnteredHeap {
         note: impl FnOnce(&'static Ring, u64, Noted),
     ) -> FreedNoted {
         let Some(ring) = self.state.way().notes.ring else { return FreedNoted::Missed };
-        let Some(offset) = self.near(address) else { return FreedNoted::Far };
+        let Some(offset) = self.near(address) else { return FreedNoted::Far(self.stay()) };
         match self.end_noted((address, offset), ring, note) {
             true => FreedNoted::Done,
             false => FreedNoted::Missed,

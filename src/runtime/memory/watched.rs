@@ -143,9 +143,9 @@ pub(crate) fn free_noted(seated: SeatedAtHeap, name: Name, addr: u64, stream: St
 
 /// The same in a segment other than the first. `false`: nothing was done.
 #[inline(always)]
-pub(crate) fn free_far_noted(name: Name, addr: u64, stream: StreamId) -> bool {
+pub(crate) fn free_far_noted(seated: SeatedAtHeap, name: Name, addr: u64, stream: StreamId) -> bool {
     let Some(thread) = known_thread_number() else { return false };
-    fast_paths::enter(name).is_some_and(|heap| heap.free_far_noted(addr, freed(thread, stream)))
+    seated.enter(name).is_some_and(|heap| heap.free_far_noted(addr, freed(thread, stream)))
 }
 
 impl Watchers<'_> {
