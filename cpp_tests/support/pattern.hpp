@@ -2,10 +2,12 @@
 #ifndef MILLPOND_TESTS_PATTERN_HPP
 #define MILLPOND_TESTS_PATTERN_HPP
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -13,17 +15,37 @@
 
 namespace millpond_tests {
 
-/// The byte at `index` of the pattern `seed`; neighbours and other seeds differ.
-inline std::uint8_t pattern_byte(std::uint64_t seed, std::size_t index) {
+/// Eight bytes of the pattern `seed`, of which this is the `index`th word; neighbours and other
+/// seeds differ.
+inline std::uint64_t pattern_word(std::uint64_t seed, std::size_t index) {
   std::uint64_t x = (seed + 1) * 0x9E3779B97F4A7C15u + index * 0xD1342543DE82EF95u;
   x ^= x >> 29;
-  return static_cast<std::uint8_t>((x * 0xBF58476D1CE4E5B9u) >> 56);
+  x *= 0xBF58476D1CE4E5B9u;
+  return x ^ (x >> 32);
 }
 
 inline std::vector<std::uint8_t> pattern(std::uint64_t seed, std::size_t size) {
   std::vector<std::uint8_t> out(size);
-  for (std::size_t i = 0; i < size; ++i) out[i] = pattern_byte(seed, i);
+  for (std::size_t i = 0; i < size; i += 8) {
+    const std::uint64_t word = pattern_word(seed, i / 8);
+    std::memcpy(out.data() + i, &word, std::min<std::size_t>(8, size - i));
+  }
   return out;
+}
+
+/// The index of the first byte that is not the pattern's, or the size.
+inline std::size_t first_unlike(const std::vector<std::uint8_t>& bytes, std::uint64_t seed) {
+  for (std::size_t i = 0; i < bytes.size(); i += 8) {
+    const std::uint64_t word = pattern_word(seed, i / 8);
+    std::uint64_t got = word;
+    std::memcpy(&got, bytes.data() + i, std::min<std::size_t>(8, bytes.size() - i));
+    if (got == word) continue;
+    std::uint8_t want[8];
+    std::memcpy(want, &word, sizeof(want));
+    while (bytes[i] == want[i % 8]) ++i;
+    return i;
+  }
+  return bytes.size();
 }
 
 /// The index of the first byte that is not `value`, or `size`.
