@@ -94,9 +94,12 @@ pub(crate) struct Seen {
     pub rests: bool,
 }
 
-/// A grid of what `of` says of each class (or both) and quantity.
+/// A grid of what `of` says of each class (or both) and quantity. Spelled out: where the compiler hardly inlines, as for the tests,
+/// `array::from_fn` is a dozen calls for each number.
+#[inline(always)]
 pub(crate) fn grid<T>(of: impl Fn(usize, usize) -> T) -> Grid<T> {
-    std::array::from_fn(|k| std::array::from_fn(|d| of(k, d)))
+    let row = |k| [of(k, 0), of(k, 1), of(k, 2)];
+    [row(0), row(1), row(2)]
 }
 
 /// Two classes, and their sum.
@@ -128,7 +131,8 @@ fn split(free: i64, wants: [i64; 2], needs: [i64; 2], asks: Option<usize>) -> [i
 impl Counters {
     /// [grid] what is currently allocated.
     pub(crate) fn current(&self) -> Grid {
-        with_sum(std::array::from_fn(|c| std::array::from_fn(|d| self.now(c, d))))
+        let row = |c| [self.now(c, 0), self.now(c, 1), self.now(c, 2)];
+        with_sum([row(0), row(1)])
     }
 
     /// What is currently allocated of a class, in one quantity.
