@@ -20,4 +20,6 @@ plain=
 for package in regex-automata regex-syntax tracing-subscriber; do
   plain="$plain --config profile.release.package.$package.opt-level=0"
 done
+# And loom itself, where the models spend theirs, in one part, so that all of it can be inlined.
+plain="$plain --config profile.release.package.loom.codegen-units=1"
 exec cargo test $plain --locked --release -p millpond --test loom -- "$@"
