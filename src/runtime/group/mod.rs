@@ -13,7 +13,7 @@ mod file;
 pub(crate) mod member;
 pub(crate) mod membership;
 mod record;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
 
 /// A member of a group, as everybody sees it.

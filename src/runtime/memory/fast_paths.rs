@@ -4,7 +4,6 @@ use crate::base::biased::Name;
 use crate::core::{EnteredHeap, HeapPath};
 
 /// The table.
-#[cfg(not(loom))]
 mod table {
     use crate::base::biased::Name;
     use crate::base::biased::fast_paths::FastPaths;
@@ -43,34 +42,6 @@ mod table {
     pub(super) fn clear() {
         ALL.clear();
     }
-}
-
-/// A table that stays empty: no model uses it, and loom's atomics cannot be in a static.
-#[cfg(loom)]
-mod table {
-    use crate::base::biased::Name;
-    use crate::core::{EnteredHeap, HeapEntry, HeapPath};
-
-    #[derive(Clone, Copy)]
-    pub(crate) struct Found;
-
-    impl Found {
-        pub(super) fn in_slot_of(_: Name) -> Found {
-            Found
-        }
-
-        pub(crate) fn enter(self, _: Name) -> Option<EnteredHeap> {
-            None
-        }
-
-        pub(crate) fn enter_or_stay(self, _: Name) -> HeapEntry {
-            HeapEntry::Elsewhere
-        }
-    }
-
-    pub(super) fn put(_: Name, _: HeapPath) {}
-
-    pub(super) fn clear() {}
 }
 
 pub(crate) use table::Found;

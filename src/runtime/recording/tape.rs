@@ -494,7 +494,7 @@ extern "C" fn at_exit() {
     live.iter().for_each(|t| t.flush_at_exit());
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
