@@ -4,11 +4,12 @@
 use crate::apart::*;
 use crate::api::*;
 use crate::held;
+use millpond::capi::MILLPOND_E_NOT_PERMITTED;
 use millpond::runtime::{self, DeviceState, Event, EventKind, EventKind::*, Observer, Told};
 use millpond::{Code, PoolId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Of a device by its handle.
 pub fn state(d: Device) -> &'static Arc<DeviceState> {
@@ -231,6 +232,39 @@ fn watching_begins_and_ends_under_load() {
             stop.store(true, Relaxed);
         });
         assert_eq!(d.stats().blocks.current, 0);
+    });
+}
+
+/// Against its contract, an observer calls the library: it is refused, and waits neither for itself nor for who changes the
+/// list of observers.
+#[test]
+fn an_observer_that_calls_the_library_is_refused() {
+    #[derive(Default)]
+    struct Caller(Mutex<Vec<u32>>, AtomicBool, OnceLock<Device>);
+    impl Observer for Caller {
+        fn saw(&self, told: &Told) {
+            if told.event().unwrap().kind != FreeRequested || self.1.swap(true, Relaxed) {
+                return;
+            }
+            let d = *self.2.get().unwrap();
+            let more: Arc<dyn Observer> = Arc::<Book>::default();
+            let mut said = self.0.lock().unwrap();
+            said.push(state(d).memory().watchers().add(&more).unwrap_err().code() as u32);
+            said.push(d.alloc(100).unwrap_err().code);
+        }
+    }
+    apart(|| {
+        let d = host(GIB, true);
+        let caller = Arc::<Caller>::default();
+        caller.2.set(d).unwrap();
+        let observer: Arc<dyn Observer> = caller.clone();
+        state(d).memory().watchers().add(&observer).unwrap();
+        free(d.alloc(100).unwrap()).unwrap();
+        state(d).memory().watchers().remove(&observer);
+        assert_eq!(*caller.0.lock().unwrap(), [MILLPOND_E_NOT_PERMITTED; 2]);
+        // From outside it is as before.
+        state(d).memory().watchers().add(&observer).unwrap();
+        free(d.alloc(100).unwrap()).unwrap();
     });
 }
 

@@ -17,7 +17,7 @@ thread_local! {
     static CALLS: RefCell<Calls> = const { RefCell::new(Calls::NONE) };
     /// Whether this thread runs a stream callback.
     static IN_STREAM_CALLBACK: Cell<bool> = const { Cell::new(false) };
-    /// Whether this thread runs a segment callback.
+    /// Whether this thread runs a segment callback, or is in an observer.
     static IN_SEGMENT_CALLBACK: Cell<bool> = const { Cell::new(false) };
     /// How many hooks and out-of-memory callbacks this thread is in.
     static IN_CALLS_OUT: Cell<u32> = const { Cell::new(0) };
@@ -117,12 +117,18 @@ pub(crate) fn in_stream_callback(callback: impl FnOnce()) {
 
 /// Runs a segment callback. Catches panics.
 pub(crate) fn in_segment_callback(callback: impl FnOnce()) {
-    let outer = IN_SEGMENT_CALLBACK.with(|c| c.replace(true));
-    call_foreign(callback);
-    IN_SEGMENT_CALLBACK.with(|c| c.set(outer));
+    in_observer(|| _ = call_foreign(callback));
 }
 
-/// `NotPermitted` in a segment callback.
+/// Tells an observer, which must not call the library either. It does not panic.
+#[inline]
+pub(crate) fn in_observer(tell: impl FnOnce()) {
+    let outer = IN_SEGMENT_CALLBACK.replace(true);
+    tell();
+    IN_SEGMENT_CALLBACK.set(outer);
+}
+
+/// `NotPermitted` in a segment callback, and in an observer.
 #[inline]
 pub(crate) fn check_segment_callback() -> Result<()> {
     if IN_SEGMENT_CALLBACK.with(Cell::get) { in_segments() } else { Ok(()) }
@@ -131,7 +137,7 @@ pub(crate) fn check_segment_callback() -> Result<()> {
 #[cold]
 #[inline(never)]
 fn in_segments() -> Result<()> {
-    Err(Error::new(Code::NotPermitted, "a segment callback must not call the library"))
+    Err(Error::new(Code::NotPermitted, "a segment callback or an observer must not call the library"))
 }
 
 /// `NotPermitted` on a thread that runs a stream or segment callback: a wait there could wait for itself.

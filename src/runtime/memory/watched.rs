@@ -16,6 +16,7 @@ use crate::core::{
     SeatedAtHeap,
 };
 use crate::device::StreamId;
+use crate::runtime::entry::reentry;
 use crate::runtime::memory::{fast_paths, handle_cache};
 use crate::runtime::oom::explain::Asked;
 use crate::runtime::watch::event::{Event, EventKind, Quick, known_thread_number, words_at, words_of};
@@ -150,8 +151,10 @@ pub(crate) fn free_far_noted(seated: SeatedAtHeap, name: Name, addr: u64, stream
 
 impl Watchers<'_> {
     /// Adds an observer, which receives the events of the memory until [`remove`](Self::remove) or the end of the device.
-    /// Calls that run at that moment may go unreported. `NotInitialized` once the device has ended.
+    /// Calls that run at that moment may go unreported. `NotInitialized` once the device has ended; `NotPermitted` in an
+    /// observer and in a segment callback, which it would wait for.
     pub fn add(&self, observer: &Arc<dyn Observer>) -> Result<()> {
+        reentry::check_segment_callback()?;
         if self.0.marks.has(Mark::Closed) {
             return ended();
         }

@@ -16,7 +16,7 @@ use crate::base::sync::system::{Mutex, ReadGuard, RwLock, lock};
 use crate::core::PoolId;
 use crate::device::StreamId;
 use crate::locks;
-use crate::runtime::entry::tags;
+use crate::runtime::entry::{reentry, tags};
 use crate::runtime::watch::latency::Latencies;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
@@ -25,7 +25,8 @@ use std::time::{Duration, Instant};
 /// Who is told.
 pub trait Observer: Send + Sync {
     /// Something has happened. Comes from any thread, with any lock of this library held: it may take a lock of its
-    /// own, under which nothing of the library is called, but should neither lock nor allocate. It does not panic.
+    /// own, under which nothing of the library is called, but should neither lock nor allocate. It does not panic. Calls of
+    /// the C API and of [`Watchers::add`](crate::runtime::Watchers::add) are refused within it; others may wait for ever.
     fn saw(&self, told: &Told);
 
     /// Where events are written instead, if it wants nothing else of them. A thread that is on its way may still write
@@ -295,6 +296,6 @@ fn only_ring(list: &[Seat]) -> Option<&'static Ring> {
 fn tell_all(seats: &[Seat], told: &Told) {
     seats.iter().for_each(|seat| match seat.ring {
         Some(ring) => ring.push(&told.0, &[]),
-        None => seat.observer.saw(told),
+        None => reentry::in_observer(|| seat.observer.saw(told)),
     });
 }
