@@ -29,6 +29,9 @@ pub fn look(book: &Shared) -> MutexGuard<'_, Book> {
 /// The type's name.
 pub const NAME: &str = "faulty";
 
+/// [B] of the host's memory that a device may keep which refuses a call.
+const KEPT: usize = 2000;
+
 /// Lets calls fail, and writes down what has come of them.
 pub struct Faulty {
     pub book: Shared,
@@ -39,7 +42,10 @@ pub struct Faulty {
 impl Hook for Faulty {
     fn pass<T>(&self, name: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T> {
         match fault::refused(name).filter(|_| name != "finalize") {
-            Some(way) => Err(heap::own(|| Error::new(way.code(), format!("the test wants {name} to fail")))),
+            Some(way) => {
+                heap::keep(KEPT);
+                Err(heap::own(|| Error::new(way.code(), format!("the test wants {name} to fail"))))
+            }
             None => call(),
         }
     }

@@ -114,6 +114,15 @@ pub fn own<T>(body: impl FnOnce() -> T) -> T {
     done
 }
 
+/// The device keeps what the thread may still have, of so many bytes at most.
+pub fn keep(most: usize) {
+    if let Some(End::After(bytes)) = END.get() {
+        let seen = SEEN.get();
+        let left = (bytes as isize - seen.now).clamp(0, most as isize);
+        SEEN.set(Seen { now: seen.now + left, ..seen });
+    }
+}
+
 /// A call has failed: what puts that into words has memory, and so has what follows.
 pub fn has_failed() {
     END.set(None);

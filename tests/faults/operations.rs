@@ -164,7 +164,7 @@ operations! {
     "host_free small": nothing, |w| host_free(w, 0);
     "host_free large": nothing, |w| host_free(w, 1);
     "host_free used": host_used, |w| host_free(w, 1);
-    "host_free back": |w| w.d.set_options("pinned_max_cached_size_mb:1"), |w| host_free(w, 1);
+    "host_free back": |w| w.d.set_options("pinned_max_cached_size_mb:0"), |w| host_free(w, 1);
     "host_record_stream": nothing, host_record;
     "empty_host_cache": |w| { host_record(w)?; host_free(w, 1) }, empty_host_cache;
     "host_register": nothing, host_register;

@@ -305,8 +305,11 @@ impl HostMemory<'_> {
         let mut any = false;
         loop {
             let mut s = lock(&self.0.host.state);
-            let span = if s.stats.cached > most { s.idle() } else { None };
-            let Some(Span { addr, bytes, piece }) = span else { return Ok(any) };
+            if s.stats.cached <= most {
+                return Ok(any);
+            }
+            check_room(CALL_BYTES)?; // so that what the device refuses can be listed again
+            let Some(Span { addr, bytes, piece }) = s.idle() else { return Ok(any) };
             s.tell(EventKind::SegmentFree, addr, bytes, bytes);
             s.giving += bytes;
             let _hand = self.0.host.hand(s);
