@@ -34,6 +34,8 @@ mod bad_input;
 #[cfg(feature = "capi")]
 mod dlpack;
 #[cfg(all(feature = "capi", unix))]
+mod end_room;
+#[cfg(all(feature = "capi", unix))]
 mod environment;
 #[cfg(all(feature = "capi", unix))]
 mod hammer;

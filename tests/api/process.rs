@@ -183,7 +183,13 @@ fn a_forked_child_gets_a_status() {
             && refused(millpond_device_synchronize(d))
             && refused(millpond_stream_destroy(d, stream))
             && refused(millpond_device_get(c"host".as_ptr(), 1, &mut null_mut()))
+            && refused(millpond_tag_get_number(c"one".as_ptr(), &mut 0))
+            && refused(millpond_tag_push(c"one".as_ptr()))
+            && refused(millpond_set_default_options(null(), -1, c"roundup_power2_divisions:4".as_ptr()))
+            && refused(millpond_set_pytorch_options(c"host".as_ptr()))
+            && refused(millpond_history_on_signal(0, null()))
             && refused(millpond_finalize())
+            && millpond::runtime::Tag::new("two").is_err_and(|e| e.code() == millpond::Code::NotPermitted)
     });
     assert_eq!(status, 0);
     // The parent goes on as before.
@@ -192,7 +198,6 @@ fn a_forked_child_gets_a_status() {
     ok(unsafe { millpond_stream_destroy(d, stream) });
 }
 
-/// Other threads ask for the first time while the process forks: a child of that moment may not wait for them.
 /// Calls that need no device take locks all the same. Each is made by two threads while a third one forks; the child makes it,
 /// too.
 #[test]
@@ -201,8 +206,13 @@ fn a_child_that_is_forked_while_others_make_settings_gets_an_answer() {
         return child("a_child_that_is_forked_while_others_make_settings_gets_an_answer", "set", &[], 0);
     }
     type Set = fn() -> C_Status;
-    static CALLS: [(&str, Set); 5] = [
+    static CALLS: [(&str, Set); 6] = [
         ("a name of a tag", || unsafe { millpond_tag_get_number(c"one".as_ptr(), &mut 0) }),
+        ("a tag's number", || {
+            // Without one it is "".
+            assert!(!millpond_tag_get_name(1).is_null());
+            C_Status::SUCCESS
+        }),
         ("a tag in force", || unsafe {
             let done = millpond_tag_push(c"one".as_ptr());
             if done == C_Status::SUCCESS { millpond_tag_pop() } else { done }
@@ -239,6 +249,7 @@ fn a_child_that_is_forked_while_others_make_settings_gets_an_answer() {
     }
 }
 
+/// Other threads ask for the first time while the process forks: a child of that moment may not wait for them.
 #[test]
 fn a_child_that_is_forked_while_others_ask_gets_an_answer() {
     if case().is_none() {
