@@ -167,3 +167,28 @@ fn sizes_at_both_ends_are_refused_or_nothing() {
         assert_eq!((s.blocks.current, s.allocated_bytes.current), (0, 0));
     });
 }
+
+/// The end of all devices waits for a call on the first one, which has ended for others; the second one has not ended long before.
+#[test]
+fn an_address_of_a_device_that_has_ended_before_others_is_not_unknown() {
+    apart(|| {
+        let (first, second) = (host(64 * MIB, true), Device::get("host", 1).unwrap());
+        let (p, s) = (first.alloc(1000).unwrap(), first.stream());
+        second.alloc(1000).unwrap();
+        let gate = first.gate(s);
+        std::thread::scope(|scope| {
+            scope.spawn(|| first.stream_synchronize(s).unwrap());
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                outcome(millpond_finalize()).unwrap();
+            });
+            while first.try_stream().is_ok() {
+                std::thread::yield_now();
+            }
+            let import_close = outcome(unsafe { millpond_import_close(ptr(p)) });
+            let told = [free(p), free_sized(p, 1000), block(p).map(drop), import_close];
+            gate.open();
+            _ = told.map(|done| assert_eq!(done.unwrap_err().code, MILLPOND_E_NOT_INITIALIZED));
+        });
+    });
+}

@@ -11,10 +11,6 @@ use crate::runtime::device::table;
 use crate::runtime::entry::fork;
 use std::sync::Arc;
 
-fn none_open() -> Error {
-    Error::new(Code::NotInitialized, "no device is open")
-}
-
 /// The open device whose memory (a live block, unified memory, or an import) contains `addr`; none if several devices,
 /// with address spaces of their own, have it.
 pub fn owner(addr: u64) -> Option<Arc<DeviceState>> {
@@ -75,7 +71,7 @@ pub fn holders(addr: u64) -> Result<Vec<BlockOnDevice>> {
             Err(e) => worst = worst.or(Some(e)),
         }
     }
-    if all.is_empty() { Err(worst.unwrap_or_else(none_open)) } else { Ok(all) }
+    if all.is_empty() { Err(table::not_found(worst)) } else { Ok(all) }
 }
 
 /// The open device with the live block that contains `addr`, and the block. `InvalidArgument` if several devices have
@@ -88,7 +84,7 @@ pub fn holder(addr: u64) -> Result<(Arc<DeviceState>, BlockInfo)> {
             all.push(last);
             ambiguous(addr, &all)
         }
-        None => Err(none_open()),
+        None => Err(table::not_found(None)),
     }
 }
 
@@ -135,7 +131,10 @@ pub fn import_close(addr: u64) -> Result<()> {
     fork::check()?;
     match table::open_devices().find(|d| d.shared_memory().has_import(addr)) {
         Some(d) => d.shared_memory().close_import(addr),
-        None => fail!(Code::UnknownPointer, "{addr:#x} is not the start of imported memory"),
+        None => Err(table::not_found(Some(Error::formatted(
+            Code::UnknownPointer,
+            format_args!("{addr:#x} is not the start of imported memory"),
+        )))),
     }
 }
 
@@ -197,7 +196,7 @@ fn free_unknown(addr: u64, size: Option<u64>, mut worst: Option<Error>) -> Resul
             }
         }
     }
-    let e = worst.unwrap_or_else(none_open);
+    let e = table::not_found(worst);
     let other = table::open_devices()
         .find_map(|d| d.host_memory().other_memory(addr))
         .filter(|_| e.code() == Code::UnknownPointer);

@@ -23,6 +23,9 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 /// Devices below this number have all ended.
 static FIRST: AtomicU32 = AtomicU32::new(0);
 
+/// All devices are ending, or have ended, and none was opened since.
+static ALL_END: AtomicBool = AtomicBool::new(false);
+
 /// Whether any device has ever had an address space of its own: then one address may be that of several blocks.
 static OWN_ADDRESSES: AtomicBool = AtomicBool::new(false);
 
@@ -46,6 +49,7 @@ pub(crate) fn next_id() -> Result<u32> {
 /// Keeps `state` under its number for the rest of the process.
 pub(crate) fn keep(state: &Arc<DeviceState>) {
     let id = state.id() as usize;
+    ALL_END.store(false, Ordering::Relaxed);
     if state.device().facts().own_addresses {
         OWN_ADDRESSES.store(true, Ordering::Relaxed);
     }
@@ -63,6 +67,20 @@ pub fn by_id(id: u32) -> Option<&'static Arc<DeviceState>> {
 pub(crate) fn open_devices() -> impl Iterator<Item = &'static Arc<DeviceState>> {
     // Relaxed: whoever holds an address of a device learnt it after the device was kept.
     (FIRST.load(Ordering::Relaxed)..NEXT.load(Ordering::Relaxed)).filter_map(by_id).filter(|d| d.is_open())
+}
+
+/// All devices are about to end, one after the other. Until another one is opened, what is not found on those that are open yet
+/// may be on one that is not any more.
+pub(crate) fn all_end() {
+    // Relaxed, as the door of a device that has ended, which is shut after this.
+    ALL_END.store(true, Ordering::Relaxed);
+}
+
+/// What a search says that has found nothing on the open devices.
+pub(crate) fn not_found(worst: Option<Error>) -> Error {
+    worst
+        .filter(|_| !ALL_END.load(Ordering::Relaxed))
+        .unwrap_or_else(|| Error::new(Code::NotInitialized, "no device is open"))
 }
 
 /// All devices so far have ended: searches need not look at them again.

@@ -326,6 +326,7 @@ pub fn finalize() -> Result<()> {
         r.cuda = None;
         std::mem::take(&mut r.entries)
     };
+    table::all_end();
     entries.iter().flat_map(|e| e.devices.iter().flatten()).for_each(|s| s.door().shut());
     table::all_ended();
     note_ended(entries.iter().flat_map(|e| e.devices.iter().flatten()).cloned());
