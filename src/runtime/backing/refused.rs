@@ -68,7 +68,9 @@ impl Refused {
             match met.min_by_key(|e| e.asked) {
                 None => return Ok(()),
                 Some(e) if !e.asked => {
-                    fail!(Code::Device, "the device has not taken back what is to be used again: {}", e.why)
+                    let ended = e.why.code() == Code::NotInitialized;
+                    let code = if ended { Code::NotInitialized } else { Code::Device };
+                    fail!(code, "the device has not taken back what is to be used again: {}", e.why)
                 }
                 Some(_) => all = self.answered.wait(all),
             }
@@ -126,6 +128,13 @@ impl Drop for Asking<'_> {
 mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn what_an_ended_device_does_not_take_back_is_no_failure_of_the_device() {
+        let refused = Refused::default();
+        refused.add(40, Run { count: 1, shown: true }, Error::new(Code::NotInitialized, "it has ended"));
+        assert_eq!(refused.check(40, 1).unwrap_err().code(), Code::NotInitialized);
+    }
 
     #[test]
     fn who_panics_asks_for_nothing_any_more() {
