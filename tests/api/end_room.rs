@@ -121,3 +121,19 @@ fn two_threads_may_end_something_at_once_also_after_others_that_have_kept_some()
         assert!(other.1.load(SeqCst));
     });
 }
+
+#[test]
+fn the_library_ends_with_more_pinned_blocks_than_there_is_room_to_list() {
+    apart(|| {
+        let w = World::new();
+        for n in 0..12_000 {
+            let (mut pinned, mut unified) = (null_mut(), null_mut());
+            ok(unsafe { millpond_host_alloc(w.0, 40_000, &mut pinned) });
+            ok(unsafe { millpond_unified_alloc(w.0, 4096, &mut unified) });
+            if n % 2 == 0 {
+                ok(w.end_pinned(pinned));
+            }
+        }
+        without_any(|| ok(millpond_finalize()));
+    });
+}

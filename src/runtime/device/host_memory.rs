@@ -357,12 +357,12 @@ impl HostMemory<'_> {
     /// Gives back all host and unified memory that is left. For the end of the device, whose work is done.
     pub(crate) fn close(&self) -> Result<()> {
         let mut first = Ok(());
-        let (all, _waiting) = lock(&self.0.host.state).drain();
-        for (addr, bytes) in all {
+        let all = lock(&self.0.host.state).drain();
+        for (addr, bytes) in all.pieces() {
             first = first.and(self.0.device().host_free(addr, bytes));
         }
-        let unified: Vec<_> = lock(&self.0.unified.0).ranges.drain().collect();
-        for (addr, bytes, _) in unified {
+        let unified = std::mem::take(&mut lock(&self.0.unified.0).ranges);
+        for (addr, bytes, _) in unified.iter() {
             first = first.and(self.0.unified_memory().facet().and_then(|u| u.free(addr, bytes)));
         }
         first

@@ -276,25 +276,34 @@ impl State {
         Ok(true)
     }
 
-    /// Everything that was taken from the device, live or not; nothing is left. And what freed blocks have waited for,
-    /// to be dropped without the lock.
-    pub(crate) fn drain(&mut self) -> (Vec<(u64, u64)>, VecDeque<Waiting>) {
-        let slabs = std::mem::take(&mut self.slabs);
-        let mut all: Vec<(u64, u64)> = slabs.into_iter().map(|(a, s)| (a, span_of(s.piece))).collect();
-        let own = |size: u64| size > SLAB_MAX;
-        all.extend(self.live.drain().filter(|l| own(l.2.size)).map(|(a, _, l)| (a, l.size)));
-        let waiting = std::mem::take(&mut self.waiting);
-        all.extend(waiting.iter().filter(|w| own(w.size)).map(|w| (w.addr, w.size)));
-        for (size, list) in std::mem::take(&mut self.free) {
-            if own(size) {
-                all.extend(list.into_iter().map(|a| (a, size)));
-            }
-        }
+    /// Everything that was taken from the device, live or not; nothing is left. To be dropped without the lock, for what freed
+    /// blocks have waited for.
+    pub(crate) fn drain(&mut self) -> All {
         self.stats = HostStats::default();
         self.more = More::default();
         self.tags = TagSums::default();
         self.before = HostMemoryStats::default();
-        (all, waiting)
+        let (slabs, live) = (std::mem::take(&mut self.slabs), std::mem::take(&mut self.live));
+        All { slabs, live, waiting: std::mem::take(&mut self.waiting), free: std::mem::take(&mut self.free) }
+    }
+}
+
+/// What [`State::drain`] has taken out: as it was, since the host may have no memory for another list.
+pub(crate) struct All {
+    slabs: Map<u64, Slab>,
+    live: Ranges<Live>,
+    waiting: VecDeque<Waiting>,
+    free: Map<u64, Vec<u64>>,
+}
+
+impl All {
+    /// Address and bytes of each piece, as the device has given it.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = (u64, u64)> {
+        let slabs = self.slabs.iter().map(|(&a, s)| (a, span_of(s.piece)));
+        let live = self.live.iter().map(|(a, _, l)| (a, l.size));
+        let waiting = self.waiting.iter().map(|w| (w.addr, w.size));
+        let free = self.free.iter().flat_map(|(&size, list)| list.iter().map(move |&a| (a, size)));
+        slabs.chain(live.chain(waiting).chain(free).filter(|&(_, size)| size > SLAB_MAX))
     }
 }
 

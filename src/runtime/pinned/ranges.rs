@@ -84,8 +84,8 @@ impl<V> Ranges<V> {
         self.live.len()
     }
 
-    /// Takes all ranges out.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = (u64, u64, V)> + use<V> {
-        std::mem::take(&mut self.live).into_iter().map(|(addr, (bytes, known))| (addr, bytes, known))
+    /// All of them: address, size and what is known.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, &V)> {
+        self.live.iter().map(|(&addr, (bytes, known))| (addr, *bytes, known))
     }
 }
