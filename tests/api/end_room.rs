@@ -137,3 +137,28 @@ fn the_library_ends_with_more_pinned_blocks_than_there_is_room_to_list() {
         without_any(|| ok(millpond_finalize()));
     });
 }
+
+#[test]
+fn the_library_ends_with_more_mapped_ranges_than_there_is_room_to_list() {
+    apart(|| {
+        let host = millpond_host_options {
+            struct_size: size_of::<millpond_host_options>(),
+            device_count: 1,
+            capacity_bytes: 32 << 30,
+            disable_mapping: 0,
+        };
+        ok(unsafe { millpond_host_configure(&host) });
+        let w = World::new();
+        let streams = [w.stream(), w.stream()];
+        let mut any = null_mut();
+        for _ in 0..3000 {
+            let mut pool = null_mut();
+            ok(unsafe { millpond_pool_create(w.0, null(), &mut pool) });
+            for stream in streams {
+                ok(unsafe { millpond_pool_alloc(pool, 70_000, stream, &mut any) });
+            }
+            ok(unsafe { millpond_pool_checkpoint(pool, &mut null_mut()) });
+        }
+        without_any(|| ok(millpond_finalize()));
+    });
+}

@@ -143,8 +143,9 @@ impl Segments {
 
     /// All memory is about to go, and the callbacks with it.
     pub(crate) fn close(&self) {
-        let live = lock(&self.state).live.clone();
-        for (addr, bytes) in live {
+        // One after the other: the host may have no memory for a list.
+        let next = || lock(&self.state).live.first_key_value().map(|(&addr, &bytes)| (addr, bytes));
+        while let Some((addr, bytes)) = next() {
             self.going(addr, bytes);
         }
         let gone = {
