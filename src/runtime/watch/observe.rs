@@ -293,6 +293,7 @@ fn only_ring(list: &[Seat]) -> Option<&'static Ring> {
     }
 }
 
+#[inline(always)] // an observer that unwinds the stack passes one frame less
 fn tell_all(seats: &[Seat], told: &Told) {
     seats.iter().for_each(|seat| match seat.ring {
         Some(ring) => ring.push(&told.0, &[]),
