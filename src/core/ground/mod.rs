@@ -56,6 +56,12 @@ const HEAP_BYTES: u64 = 1024;
 const BLOCK_BYTES: u64 = 256;
 const GRANULE_BYTES: u64 = 512;
 
+/// `OutOfMemory` if the host has no memory for a call with lists of so many bytes. It asks for whole multiples, since the C library
+/// writes behind what it gives: with each size a page more of it becomes the process's.
+fn check_room_for_lists(bytes: u64) -> Result<()> {
+    check_room((CALL_BYTES + bytes as usize).next_multiple_of(CALL_BYTES))
+}
+
 /// The state of a pond; see the head of this file.
 ///
 /// The fields of the first group are open to all of `core`. They are constant, or guard themselves with atomics and with
@@ -189,12 +195,12 @@ impl Ground {
         let lists = u64::from(self.heaps.count()) * HEAP_BYTES
             + u64::from(self.maps.ids_made()) * BLOCK_BYTES
             + (self.granules_taken() + asleep) * GRANULE_BYTES;
-        check_room(CALL_BYTES + lists as usize)
+        check_room_for_lists(lists)
     }
 
     /// The same for lists of what was taken from the device.
     pub(crate) fn check_room_to_take(&self) -> Result<()> {
-        check_room(CALL_BYTES + (self.granules_taken() * GRANULE_BYTES) as usize)
+        check_room_for_lists(self.granules_taken() * GRANULE_BYTES)
     }
 
     #[inline(never)]
