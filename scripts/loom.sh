@@ -15,11 +15,11 @@ install_missing
 export RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/loom"
 export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 export LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIONS:-3}"
-# What loom writes its traces with: no model spends time there, and to optimise it takes long. As is done with cudarc in any release.
+# What loom writes its traces with is not optimised: that takes long, and no model spends time there.
 plain=
 for package in regex-automata regex-syntax tracing-subscriber; do
   plain="$plain --config profile.release.package.$package.opt-level=0"
 done
-# And loom itself, where the models spend theirs, in one part, so that all of it can be inlined.
+# loom itself, in which the models spend their time, is compiled as one unit, so that its functions can be inlined.
 plain="$plain --config profile.release.package.loom.codegen-units=1"
 exec cargo test $plain --locked --release -p millpond --test loom -- "$@"

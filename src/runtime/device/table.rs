@@ -7,7 +7,7 @@
 use crate::base::error::{Code, Error, Result};
 use crate::base::slots::AtomicRef;
 use crate::runtime::device::state::DeviceState;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 /// Records of one chunk. Chunks are made as numbers are used.
@@ -72,12 +72,14 @@ pub(crate) fn open_devices() -> impl Iterator<Item = &'static Arc<DeviceState>> 
 /// All devices are about to end, one after the other. Until another one is opened, what is not found on those that are open yet
 /// may be on one that is not any more.
 pub(crate) fn all_end() {
-    // Relaxed, as the door of a device that has ended, which is shut after this.
+    // Relaxed: the doors are shut after this, by stores that release it. `not_found` has the other side.
     ALL_END.store(true, Ordering::Relaxed);
 }
 
 /// What a search says that has found nothing on the open devices.
 pub(crate) fn not_found(worst: Option<Error>) -> Error {
+    // If the search has passed over a device because its door is shut, this sees what was stored before.
+    fence(Ordering::Acquire);
     worst
         .filter(|_| !ALL_END.load(Ordering::Relaxed))
         .unwrap_or_else(|| Error::new(Code::NotInitialized, "no device is open"))
