@@ -6,7 +6,6 @@
 
 set(millpond_plain "${Millpond_BINARY_DIR}/rust/libmillpond.a")
 set(millpond_object "${Millpond_BINARY_DIR}/rust/millpond.o")
-millpond_cargo("${millpond_plain}" KIND staticlib FEATURE capi FILE libmillpond.a)
 
 set(millpond_localize_arguments
     "-DLD=${CMAKE_LINKER}" "-DNM=${CMAKE_NM}" "-DOBJCOPY=${CMAKE_OBJCOPY}" -P "${Millpond_SOURCE_DIR}/cmake/localize.cmake"
@@ -43,6 +42,16 @@ if(MILLPOND_LOCALIZE AND NOT DEFINED MILLPOND_CAN_LOCALIZE)
   if(NOT MILLPOND_CAN_LOCALIZE)
     message(STATUS "Millpond: this linker cannot localise symbols; another Rust library in the same program may collide")
   endif()
+endif()
+
+# With the plugin's entry in it, which is compiled once with the rest and is global nowhere but in the plugin. As it
+# comes from Cargo it would be global in the archive, and collide with the entry of a plugin that links Millpond.
+if(MILLPOND_LOCALIZE AND MILLPOND_CAN_LOCALIZE)
+  set(millpond_has_plugin TRUE)
+  millpond_cargo("${millpond_plain}" KIND staticlib FEATURE capi,plugin FILE libmillpond.a)
+else()
+  set(millpond_has_plugin FALSE)
+  millpond_cargo("${millpond_plain}" KIND staticlib FEATURE capi FILE libmillpond.a)
 endif()
 
 if(MILLPOND_LOCALIZE AND MILLPOND_CAN_LOCALIZE)

@@ -58,7 +58,7 @@ if(MILLPOND_RUSTC)
   )
 endif()
 
-# millpond_cargo(<output> KIND <staticlib|cdylib|bin> FEATURE <feature> FILE <Cargo's file name>)
+# millpond_cargo(<output> KIND <staticlib|cdylib|bin> FEATURE <feature>[,<feature>] FILE <Cargo's file name>)
 function(millpond_cargo output)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "KIND;FEATURE;FILE" "")
   get_filename_component(name "${output}" NAME)
