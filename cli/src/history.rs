@@ -126,6 +126,9 @@ impl History {
         if self.file.dropped > 0 {
             notes.push(format!("{} events are not in it: its writer could not keep up", self.file.dropped));
         }
+        if let Some((_, why)) = self.file.about.iter().find(|a| a.0 == "failed") {
+            notes.push(format!("it could not be written to its end: {why}"));
+        }
         if self.file.cut_off {
             notes.push(format!(
                 "it ends in the middle, after byte {}: the program has ended without a word, or still writes",

@@ -168,6 +168,8 @@ pub(crate) struct Kept {
     pub(crate) files: Vec<(PathBuf, String)>,
     /// Devices that were opened, and of which nothing was asked.
     pub(crate) unused: Vec<String>,
+    /// A file could not be written to its end.
+    pub(crate) failed: bool,
 }
 
 /// `file` for one of several recordings.
@@ -196,10 +198,20 @@ fn is_written(path: &Path) -> bool {
 /// What a process lacks that was killed, or has left without its exit functions.
 const NO_EXIT: &str = "its process ended without a word, so that some of its last 50 ms may be missing";
 
+/// What a file lacks whose disk is full.
+fn failed(why: &str) -> String {
+    format!("it could not be written to its end: {why}")
+}
+
+/// Of a file without its head, which is written when the device is opened.
+const EMPTY: &str =
+    "it is empty: nothing could be written, as where the disk is full, or its process ended at once";
+
 /// A file, and what is in it.
 enum Content {
     Nothing,
     Something(Vec<String>), // for a sentence, with semicolons between
+    Failed(Vec<String>),    // the same of a file that could not be written to its end
 }
 
 /// Takes away the last line of a process that was killed while it wrote that: "f 12" may have been meant as "f 123".
@@ -213,15 +225,24 @@ fn trace_content(path: &Path) -> Content {
     let trace = match Trace::read(path) {
         Ok(t) => t,
         Err(_) if !has_events(path) => {
-            let ended =
-                fs::read_to_string(path).is_ok_and(|t| t.contains("# exit:") || t.contains("# events:"));
-            return if ended { Content::Nothing } else { Content::Something(vec![NO_EXIT.into()]) };
+            let text = fs::read_to_string(path).unwrap_or_default();
+            let said = |key| text.lines().find_map(|l| l.strip_prefix(key));
+            return match said("# failed: ") {
+                Some(why) => Content::Failed(vec![failed(why.trim_end())]),
+                None if text.is_empty() => Content::Failed(vec![EMPTY.into()]),
+                None if said("# exit:").or(said("# events:")).is_some() => Content::Nothing,
+                None => Content::Something(vec![NO_EXIT.into()]),
+            };
         }
         Err(e) => return Content::Something(vec![format!("it is damaged: {:#}", e.root_cause())]),
     };
     let (events, peak) = (count(trace.events.len() as u64), bytes(trace.peak_live_bytes));
     let mut said = vec![format!("{}: {events} events, peak {peak}", trace.name)];
     said.extend((trace.lost > 0).then(|| format!("{} events were lost", trace.lost)));
+    if let Some(why) = &trace.failed {
+        said.push(failed(why));
+        return Content::Failed(said);
+    }
     said.extend((!trace.is_ended).then(|| NO_EXIT.into()));
     Content::Something(said)
 }
@@ -230,9 +251,8 @@ fn history_content(path: &Path) -> Content {
     let read = fs::read(path).map_err(anyhow::Error::from);
     let history = match read.and_then(|b| Ok(HistoryFile::parse(&b)?)) {
         Ok(h) => h,
-        // Killed before it was written once.
         Err(_) if fs::metadata(path).is_ok_and(|m| m.len() == 0) => {
-            return Content::Something(vec![NO_EXIT.into()]);
+            return Content::Failed(vec![EMPTY.into()]);
         }
         Err(e) => return Content::Something(vec![format!("it is damaged: {e:#}")]),
     };
@@ -242,6 +262,10 @@ fn history_content(path: &Path) -> Content {
     }
     let mut said = vec![format!("{} events", count(history.events.len() as u64))];
     said.extend((history.dropped > 0).then(|| format!("{} more were dropped", history.dropped)));
+    if let Some((_, why)) = history.about.iter().find(|a| a.0 == "failed") {
+        said.push(failed(why));
+        return Content::Failed(said);
+    }
     said.extend((!ended).then(|| NO_EXIT.into()));
     Content::Something(said)
 }
@@ -266,6 +290,10 @@ pub(crate) fn keep(folder: &Folder, file: &Path) -> Result<Kept> {
             Kind::History => history_content(&part.path),
         };
         match (content, written) {
+            (Content::Failed(said), _) => {
+                kept.failed = true;
+                full.push((part, said));
+            }
             (Content::Something(said), None) => full.push((part, said)),
             // Whoever writes it has not ended, with or without a word.
             (Content::Something(said), Some(written)) => {

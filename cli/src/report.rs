@@ -94,6 +94,9 @@ impl Run<'_> {
         if t.lost > 0 {
             facts.push(("not in the recording", format!("{} events, which were lost", count(t.lost))));
         }
+        if let Some(why) = &t.failed {
+            facts.push(("end of the recording", format!("it could not be written to its end: {why}")));
+        }
         if let Some(c) = o.checked {
             let read = if c.bytes > 0 {
                 format!("{} read back, all as written", bytes(c.bytes))
@@ -202,6 +205,7 @@ impl Run<'_> {
                 "left_live_blocks": t.left_live,
                 "total_bytes": t.total_bytes,
                 "lost_events": t.lost,
+                "failed": t.failed,
             },
             "device": self.device,
             "device_bytes": self.capacity,

@@ -75,6 +75,7 @@ pub(crate) struct Trace {
     pub(crate) total_bytes: u64,         // sum of all requests
     pub(crate) step_starts: Vec<u64>,    // event indices at which a step of the program begins
     pub(crate) lost: u64,                // events that the recording lacks, as it says
+    pub(crate) failed: Option<String>,   // why the recording could not be written to its end
     pub(crate) is_ended: bool, // whether it says how many events there are, or were when the process exited
     pub(crate) lines: Vec<u32>, // the line of the file of each event, from 1
     pub(crate) when: Vec<When>, // of each event; empty where nothing is known of that
@@ -134,6 +135,7 @@ impl Trace {
                             b.trace.is_ended = true;
                         }
                         "exit" => b.trace.is_ended = true,
+                        "failed" => b.trace.failed = Some(value.to_owned()),
                         // "# lost: 3 events; ..."
                         "lost" => {
                             let count = value.split(' ').next().and_then(|n| n.parse().ok());

@@ -16,8 +16,8 @@ const NOT_STARTED: u8 = 126;
 #[derive(Args)]
 #[command(
     after_help = "The program gets the signals that this one gets. Exit status: the program's own (a signal that \
-                        ended it ends this command, too); 1 where it was 0 and nothing was recorded; 127 where there is \
-                        no such program, 126 where it cannot be started; 2 wrong arguments.\n\n  \
+                        ended it ends this command, too); 1 where it was 0 and nothing was recorded, or not to the end, \
+                        as the disk was full; 127 where there is no such program, 126 where it cannot be started; 2 wrong arguments.\n\n  \
                         millpond record -o my.trace -- python3 train.py --epochs 1\n  \
                         millpond replay my.trace"
 )]
@@ -88,11 +88,13 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     if !args.quiet {
         tell(&kept);
     }
+    let mut failed = kept.failed;
     if let Some((folder, file)) = &histories {
         let kept = keep(folder, file).context("the history")?;
         kept.files.iter().filter(|_| !args.quiet).for_each(|(file, what)| {
             eprintln!("millpond: history {}: {what}", file.display());
         });
+        failed |= kept.failed;
     }
     let nothing = kept.files.is_empty();
     if nothing && kept.unused.is_empty() {
@@ -109,5 +111,5 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
             eprintln!("millpond: what is left is in {}", left.display());
         }
     }
-    if nothing && status.success() { Ok(ExitCode::FAILURE) } else { Ok(child::end_like(status)) }
+    if (nothing || failed) && status.success() { Ok(ExitCode::FAILURE) } else { Ok(child::end_like(status)) }
 }

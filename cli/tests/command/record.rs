@@ -195,3 +195,55 @@ fn lost_events_are_told_of_by_a_replay() {
     let o = command(&folder, &["replay", "t.trace"]).output().unwrap();
     assert!(o.status.success() && out(&o).contains("3 events, which were lost"), "{}", out(&o));
 }
+
+/// A disk that is full ends the files, and the command says so, also by its status; so does whoever reads them. What is in
+/// them is whole.
+#[test]
+fn a_disk_that_is_full_is_told() {
+    let folder = Folder::new("record-full");
+    folder.file("small.trace", &small_trace());
+    // No file may have more than 8 blocks of 512 or 1024 bytes: the disk is full, as it were.
+    let within = |files: &str, program: &str| {
+        let script =
+            format!("trap '' XFSZ; ulimit -f 8; exec {MILLPOND} record {files} -- sh -c '{program}'");
+        Command::new("sh").args(["-c", &script]).current_dir(&folder.0).output().unwrap()
+    };
+    let replays = format!("{MILLPOND} replay -q --passes 20 small.trace");
+    for (files, wants) in [
+        ("-o my.trace", &["recorded my.trace: "][..]),
+        ("-o my.trace --history my.history", &["recorded my.trace: ", "history my.history: "]),
+    ] {
+        let o = within(files, &replays);
+        assert_eq!(o.status.code(), Some(1), "{files}: {}", err(&o));
+        for file in wants {
+            let text = err(&o);
+            let line = text.lines().find(|l| l.contains(file)).unwrap();
+            assert!(line.contains("it could not be written to its end: File too large"), "{line}");
+            assert!(!line.contains("without a word") && line.ends_with(')'), "{line}");
+        }
+    }
+    // Without the command, the files end behind what was whole last.
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 8; export MILLPOND_RECORD=own.trace MILLPOND_HISTORY=own.history; exec {replays}"
+    );
+    let o = Command::new("sh").args(["-c", &script]).current_dir(&folder.0).output().unwrap();
+    assert!(o.status.success(), "{}", err(&o));
+    let text = std::fs::read_to_string(folder.0.join("own.trace")).unwrap();
+    assert!(text.contains("\n# failed: File too large") && text.ends_with('\n'), "{text:.400}");
+    let o = command(&folder, &["history", "own.history"]).output().unwrap();
+    assert!(o.status.success() && !out(&o).contains("in the middle"), "{}", out(&o));
+    // Not even the head.
+    let script = format!("trap '' XFSZ; ulimit -f 0; exec {MILLPOND} record -o none.trace -- {replays}");
+    let o = Command::new("sh").args(["-c", &script]).current_dir(&folder.0).output().unwrap();
+    assert!(o.status.code() == Some(1) && err(&o).contains("it is empty: nothing could be"), "{}", err(&o));
+    // The program's own status where that tells already.
+    assert_eq!(within("-o my.trace --quiet", &format!("{replays}; exit 5")).status.code(), Some(5));
+    let o = command(&folder, &["replay", "my.trace"]).output().unwrap();
+    assert!(o.status.success(), "{}", err(&o));
+    assert!(out(&o).contains("it could not be written to its end: File too large"), "{}", out(&o));
+    for args in [&["history", "my.history"][..], &["view", "my.history", "-o", "page.html"]] {
+        let o = command(&folder, args).output().unwrap();
+        let told = [out(&o), err(&o)].concat();
+        assert!(o.status.success() && told.contains("could not be written to its end: File too"), "{told}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Where a history or a recording goes: opening the file, and writing a history into it.
 
-use super::format::{Chunk, head};
-use super::output::Output;
+use super::format::{BEFORE_ABOUT, Chunk, head};
+use super::output::{LastLine, Output};
 use super::tape::Sink;
 use super::texts::text_of;
 use crate::base::clock;
@@ -76,6 +76,7 @@ pub(super) fn program() -> String {
 pub(crate) struct HistorySink {
     file: Output,
     head: Vec<u8>,
+    last_line: LastLine,
     chunk: Chunk,
     names: Arc<PoolNames>,
     /// Tags and pools whose names are in the file, if they have any.
@@ -89,7 +90,7 @@ impl HistorySink {
     /// Of the device of that name, whose pools have these names; `depth` is how many callers an event has at most.
     pub(crate) fn new(file: Output, device: &str, names: Arc<PoolNames>, depth: usize) -> HistorySink {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
-        let about = format!(
+        let mut about = format!(
             "device: {device}\nprogram: {}\nprocess: {}\nclock: CLOCK_MONOTONIC, ns\nclock_at_start: {}\n\
              unix_time_at_start: {wall}\nframes: {depth}\nmillpond: {}\n",
             program(),
@@ -97,9 +98,17 @@ impl HistorySink {
             clock::monotonic(),
             env!("CARGO_PKG_VERSION")
         );
-        let (tags, pools) = (BTreeSet::new(), BTreeSet::new());
-        let modules = String::new();
-        HistorySink { file, head: head(&about), chunk: Chunk::default(), names, tags, pools, modules }
+        let last_line = LastLine::keep(&mut about, BEFORE_ABOUT, "", "failed: ");
+        HistorySink {
+            file,
+            head: head(&about),
+            last_line,
+            chunk: Chunk::default(),
+            names,
+            tags: BTreeSet::new(),
+            pools: BTreeSet::new(),
+            modules: String::new(),
+        }
     }
 }
 
@@ -133,7 +142,8 @@ impl Sink for HistorySink {
     fn flush(&mut self) -> io::Result<()> {
         let mut bytes = std::mem::take(&mut self.head);
         bytes.extend(std::mem::take(&mut self.chunk).finish());
-        self.file.write_all(&bytes)
+        let whole = self.file.length();
+        self.file.write_all(&bytes).inspect_err(|e| self.file.end_early(whole, &self.last_line, e))
     }
 
     fn fails(&mut self) {

@@ -66,6 +66,9 @@ pub struct HistoryFile {
     pub whole_bytes: u64,
 }
 
+/// \[B\] of the head before what it says about the file.
+pub(super) const BEFORE_ABOUT: usize = MAGIC.len() + 8;
+
 /// The head of a file.
 pub(super) fn head(about: &str) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
@@ -271,7 +274,8 @@ impl HistoryFile {
             return Ok(file);
         };
         for line in String::from_utf8_lossy(about).lines() {
-            if let Some((k, v)) = line.split_once(": ") {
+            // The line of a failure is filled with spaces.
+            if let Some((k, v)) = line.trim_end_matches(' ').split_once(": ") {
                 file.about.push((k.to_owned(), v.to_owned()));
             }
         }

@@ -1,7 +1,7 @@
 //! A recording: what a program asks for, in the text that `millpond replay` takes (`traces/README.md`).
 
 use super::files::program;
-use super::output::Output;
+use super::output::{LastLine, Output};
 use super::tape::Sink;
 use crate::base::clock;
 use crate::core::BlockRecord;
@@ -21,6 +21,7 @@ const TICK: u64 = 100_000;
 pub(crate) struct TraceSink {
     file: Output,
     text: String,
+    last_line: LastLine,
     /// [ns] when the recording began.
     begun: u64,
     /// Time and thread of the event that is told now, and of the last one for which they were written.
@@ -41,9 +42,13 @@ impl TraceSink {
     /// A recording that begins with those blocks live.
     pub(crate) fn new(file: Output, device: &str, live: &[BlockRecord]) -> TraceSink {
         let name = program().rsplit('/').next().unwrap_or("program").to_owned();
+        let mut text =
+            format!("# name: {name}\n# source: recorded by Millpond from {name}; device {device}\n");
+        let last_line = LastLine::keep(&mut text, 0, "#", "# failed: ");
         let mut sink = TraceSink {
             file,
-            text: format!("# name: {name}\n# source: recorded by Millpond from {name}; device {device}\n"),
+            text,
+            last_line,
             begun: clock::monotonic(),
             now: None,
             written: None,
@@ -141,7 +146,13 @@ impl Sink for TraceSink {
 
     fn flush(&mut self) -> io::Result<()> {
         let text = std::mem::take(&mut self.text);
-        self.file.write_all(text.as_bytes())
+        let before = self.file.length();
+        self.file.write_all(text.as_bytes()).inspect_err(|e| {
+            // Half a line may mean something else: "f 12", where "f 123" was meant.
+            let written = &text.as_bytes()[..(self.file.length() - before) as usize];
+            let lines = written.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
+            self.file.end_early(before + lines as u64, &self.last_line, e);
+        })
     }
 
     fn exits(&mut self) {
