@@ -283,18 +283,54 @@ fn bisect_ends_where_the_device_does() {
 fn a_full_disk_is_told() {
     let folder = Folder::new("full");
     let trace = folder.file("t.trace", &small_trace());
+    let snapshot = folder.file("s.json", r#"{"schema":"millpond.snapshot","version":1,"segments":[]}"#);
+    let (trace, snapshot) = (trace.to_str().unwrap(), snapshot.to_str().unwrap());
+    let history = folder.0.join("t.history");
+    let o = Command::new(env!("CARGO_BIN_EXE_millpond"))
+        .args(["replay", "-q", trace])
+        .env("MILLPOND_HISTORY", &history)
+        .output()
+        .unwrap();
+    assert!(o.status.success(), "{}", err(&o));
+    let (history, page) = (history.to_str().unwrap(), folder.0.join("page.html"));
+    let page = page.to_str().unwrap();
     for args in [
         &["info"][..],
+        &["info", "--json", "-"],
         &["--help"],
         &["--version"],
         &["replay", "--help"],
-        &["replay", trace.to_str().unwrap()],
-        &["replay", trace.to_str().unwrap(), "--json", "-"],
+        &["replay", trace],
+        &["replay", trace, "--json", "-"],
+        &["replay", trace, "--html", "-"],
+        &["replay", trace, "--svg", "-"],
+        &["bisect", "-q", trace],
+        &["compare", "--no-bisect", "--repeat", "1", trace],
+        &["compare", "--no-bisect", "--repeat", "1", trace, "--json", "-"],
+        &["history", history],
+        &["history", "--json", history],
+        &["view", snapshot, "-o", "-"],
+        &["view", snapshot, "-o", page],
+        &["view", history, "--perfetto", "-"],
+        &["demo", "--touch", "none", "--out", page],
+        &["demo", "--touch", "none", "--out", "-"],
     ] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let o = Command::new(env!("CARGO_BIN_EXE_millpond")).args(args).stdout(full).output().unwrap();
         assert_eq!(o.status.code(), Some(1), "{args:?}");
         assert!(err(&o).contains("standard output cannot be written"), "{args:?}: {}", err(&o));
+    }
+    for args in [
+        &["info", "--json"][..],
+        &["replay", "-q", trace, "--svg"],
+        &["compare", "--no-bisect", "--repeat", "1", "-q", trace, "--json"],
+        &["view", snapshot, "-o"],
+        &["view", history, "--perfetto"],
+        &["demo", "--touch", "none", "--out"],
+    ] {
+        let o = millpond(&[args, &["/dev/full"]].concat());
+        assert_eq!(o.status.code(), Some(1), "{args:?}");
+        assert!(err(&o).contains("/dev/full cannot be written"), "{args:?}: {}", err(&o));
     }
 }
 
