@@ -15,8 +15,8 @@ const TOP: f64 = 30.0;
 const BOTTOM: f64 = HEIGHT - 58.0;
 /// More steps than this are not drawn one by one.
 const MOST_STEPS: usize = 200;
-/// Rough width of a letter of the labels.
-const LETTER: f64 = 7.3;
+/// Rough width of a letter of the labels where they are largest, on a narrow page.
+const LETTER: f64 = 11.8;
 
 /// Ticks at round numbers: 0, step, 2 step … up to `max` or a little less than a step over it.
 pub(crate) fn ticks(max: f64, about: f64) -> Vec<f64> {

@@ -481,6 +481,13 @@ def picture(browser, folder, command):
         page.click(x + w / 2, y + h / 2)
         told = text(page, ".tip")
         true("operation" in told and "MiB" in told, told)
+        for width in [600, 760, 900, 1600]:
+            page.resize(width)
+            page.settle()
+            small = page.value("""(box => [...document.querySelectorAll('.pond text')].filter(t => { const r = t.getBoundingClientRect();
+              return r.height < 10 || r.left < box.left || r.right > box.right }).map(t => t.textContent))
+              (document.querySelector('figure').getBoundingClientRect())""")
+            same(small, [], f"{width} points: labels that are cut off, or too small to be read")
         clean(page)
         page.close()
 
