@@ -38,6 +38,8 @@ type Places = Vec<Option<usize>>;
 /// The free memory of each heap, but of pools that sleep; with `idle` the granules that could go back are listed.
 pub(super) fn heap_spaces(ground: &Ground, idle: bool) -> Result<Vec<HeapSpace>> {
     let mut all = Vec::new();
+    // A part of a segment goes nowhere alone, nor does one of a tie.
+    let alone = ground.config.mapping && !ground.shared().tied.any();
     for heap in ground.heaps().all() {
         let pool = heap.pool();
         if pool == NO_POOL || ground.pools().sleeps(PoolId(pool)) {
@@ -46,7 +48,7 @@ pub(super) fn heap_spaces(ground: &Ground, idle: bool) -> Result<Vec<HeapSpace>>
         let pinned = ground.pools().is_pinned(heap);
         let mut h = ground.look(heap);
         Blocks::of(ground).drain(&mut h);
-        let mut space = h.fine_space();
+        let mut space = h.fine_space(alone);
         drop(h);
         if pinned {
             // An empty chunk that is kept cannot go either.

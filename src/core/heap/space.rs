@@ -73,15 +73,19 @@ impl Space {
 }
 
 impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
-    /// What is free here in chunks: the numbers of the heap say it.
-    pub(crate) fn fine_space(&self) -> Space {
+    /// What is free here in chunks: the numbers of the heap say it. `go`: chunks whose blocks are all freed go back, or serve
+    /// large requests, once these are merged. Where some block is not freed, chunks of freed ones alone are told to be cut, since
+    /// nothing says which they are.
+    pub(crate) fn fine_space(&self, go: bool) -> Space {
         let s = &*self.state;
         let (now, waiting) = (s.counters.current()[SMALL], s.counters.waiting()[SMALL]);
-        let empty = s.empty.iter().filter(|&&e| e).count() as u64;
-        let active = (now[0] + waiting[0]) as u64;
+        let (active, blocks) = ((now[0] + waiting[0]) as u64, (now[2] + waiting[2]) as u64);
+        let merged = go && blocks == 0;
+        let kept = s.empty.iter().filter(|&&e| e).count() as u64;
+        let (empty, pieces) = if merged { (s.chunks, 0) } else { (kept, s.pieces - kept) };
         Space {
             small: ((s.chunks - empty) * GRANULE).saturating_sub(active),
-            small_pieces: (s.pieces - empty).saturating_sub((now[2] + waiting[2]) as u64),
+            small_pieces: pieces.saturating_sub(blocks),
             whole: empty * GRANULE,
             granules: empty,
             run: empty.min(1),

@@ -104,6 +104,33 @@ fn told(b: &Bench, pool: Option<PoolId>) -> crate::core::types::MemoryStats {
     b.pond.statistics().full(pool, free).unwrap()
 }
 
+/// Small blocks that were freed, and wait on the lists of their sizes, are in nobody's way: their chunks go back, and serve
+/// large requests.
+#[test]
+fn chunks_without_a_live_block_are_told_to_be_free() {
+    for stream in [0, 1] {
+        let mut b = bench_of(Source::Granules, 8 * MIB);
+        for _ in 0..3000 {
+            b.alloc(PoolId::DEFAULT, Some(0), 1000).unwrap();
+            b.alloc(PoolId::DEFAULT, Some(0), 3000).unwrap();
+        }
+        assert_eq!(told(&b, None).releasable_bytes, 0, "each chunk has live blocks");
+        while !b.live.is_empty() {
+            b.free(0, None);
+        }
+        let (m, held) = (told(&b, None), reserved(&b));
+        let split = (m.inactive_split.all.current, m.inactive_split_bytes.all.current);
+        let whole = (m.free_bytes, m.releasable_bytes, m.largest_cached_bytes);
+        assert_eq!((whole, split), ((held, held, held), (0, 0)));
+        // On the own stream, and on another one.
+        b.pond.set_limit(held);
+        b.alloc(PoolId::DEFAULT, Some(stream), held).unwrap();
+        b.free(0, None);
+        assert_eq!(gone(&mut b, None), None);
+        b.finish();
+    }
+}
+
 /// A free piece that is too small for a large request serves nobody: small requests need a chunk, which is a granule.
 #[test]
 fn a_piece_below_the_large_tier_is_not_told_to_be_had() {
