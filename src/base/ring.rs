@@ -366,33 +366,37 @@ mod tests {
     /// It is stopped between two words while its ring goes to another user, whose writer comes to the same slot.
     #[test]
     fn a_late_writer_does_not_mix_its_words_with_those_of_the_next_user() {
-        let lent = Lent::new(16, SHORT).unwrap();
-        let (ring, position) = (lent.ring(), lent.claim());
-        let (state, words) = ring.slot(position).unwrap();
-        assert!(begin(state, position));
-        words[..3].iter().for_each(|w| w.store(7, Ordering::Relaxed));
-        drop(lent);
-        let again = Lent::new(16, SHORT).unwrap();
-        assert!(std::ptr::eq(again.ring(), ring));
-        (again.head()..position + 16).for_each(|_| again.push_short(&[9; SHORT]));
-        let next = again.claim();
-        let began = begin(state, next);
-        if began {
-            words.iter().for_each(|w| w.store(9, Ordering::Relaxed));
-        }
-        words[3..].iter().for_each(|w| w.store(7, Ordering::Relaxed));
-        end(state, position);
-        if began {
-            end(state, next);
-        }
-        let mut got = [0; SHORT];
-        let seen = again.read(next, &mut got);
-        assert!(seen != Seen::Whole || got == [9; SHORT], "{got:?}");
-        // The slot is lost for one record only, and no other one is.
-        (0..16).for_each(|_| again.push_short(&[9; SHORT]));
-        for position in next + 1..next + 17 {
-            got = [0; SHORT];
-            assert_eq!((again.read(position, &mut got), got), (Seen::Whole, [9; SHORT]));
+        // Its slot is the first of its part, or there are some before it.
+        for before in [0, 5] {
+            let lent = Lent::new(16, SHORT).unwrap();
+            (0..(16 + before - lent.head() % 16) % 16).for_each(|_| lent.push_short(&[5; SHORT]));
+            let (ring, position) = (lent.ring(), lent.claim());
+            let (state, words) = ring.slot(position).unwrap();
+            assert!(begin(state, position));
+            words[..3].iter().for_each(|w| w.store(7, Ordering::Relaxed));
+            drop(lent);
+            let again = Lent::new(16, SHORT).unwrap();
+            assert!(std::ptr::eq(again.ring(), ring));
+            (again.head()..position + 16).for_each(|_| again.push_short(&[9; SHORT]));
+            let next = again.claim();
+            let began = begin(state, next);
+            if began {
+                words.iter().for_each(|w| w.store(9, Ordering::Relaxed));
+            }
+            words[3..].iter().for_each(|w| w.store(7, Ordering::Relaxed));
+            end(state, position);
+            if began {
+                end(state, next);
+            }
+            let mut got = [0; SHORT];
+            let seen = again.read(next, &mut got);
+            assert!(seen != Seen::Whole || got == [9; SHORT], "{got:?}");
+            // The slot is lost for one record only, and no other one is.
+            (0..16).for_each(|_| again.push_short(&[9; SHORT]));
+            for position in next + 1..next + 17 {
+                got = [0; SHORT];
+                assert_eq!((again.read(position, &mut got), got), (Seen::Whole, [9; SHORT]));
+            }
         }
     }
 
