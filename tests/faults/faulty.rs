@@ -29,8 +29,9 @@ pub fn look(book: &Shared) -> MutexGuard<'_, Book> {
 /// The type's name.
 pub const NAME: &str = "faulty";
 
-/// [B] of the host's memory that a device may keep which refuses a call.
+/// [B] of the host's memory that a device may keep which refuses a call, and which refuses to take pinned memory back.
 const KEPT: usize = 2000;
+const KEPT_OF_ALL: usize = isize::MAX as usize;
 
 /// Lets calls fail, and writes down what has come of them.
 pub struct Faulty {
@@ -43,7 +44,7 @@ impl Hook for Faulty {
     fn pass<T>(&self, name: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T> {
         match fault::refused(name).filter(|_| name != "finalize") {
             Some(way) => {
-                heap::keep(KEPT);
+                heap::keep(if name == "host_free" { KEPT_OF_ALL } else { KEPT });
                 Err(heap::own(|| Error::new(way.code(), format!("the test wants {name} to fail"))))
             }
             None => call(),

@@ -308,8 +308,7 @@ impl HostMemory<'_> {
             if s.stats.cached <= most {
                 return Ok(any);
             }
-            check_room(CALL_BYTES)?; // so that what the device refuses can be listed again
-            let Some(Span { addr, bytes, piece }) = s.idle() else { return Ok(any) };
+            let Some(span @ Span { addr, bytes, .. }) = s.idle() else { return Ok(any) };
             s.tell(EventKind::SegmentFree, addr, bytes, bytes);
             s.giving += bytes;
             let _hand = self.0.host.hand(s);
@@ -319,11 +318,11 @@ impl HostMemory<'_> {
             let mut s = lock(&self.0.host.state);
             s.giving -= bytes;
             s.stats.driver_calls += 1;
-            if let Err(e) = given {
+            if given.is_err() && s.keep(span) {
                 s.tell(EventKind::SegmentAlloc, addr, bytes, bytes);
-                s.restore(Span { addr, bytes, piece });
-                return Err(e);
+                return given.map(|()| any);
             }
+            s.let_go(span);
             s.stats.reserved.sub(bytes);
             s.more.segments.sub(1);
             s.more.giving.add(took);

@@ -46,19 +46,56 @@ pub(crate) struct Waiting {
     pub waits: Vec<(u32, Waits)>,
 }
 
-/// Memory that goes back to the device, or has come from it.
+/// Memory that is to go back to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub addr: u64,
     pub bytes: u64,
     /// [B] of the blocks in it; `bytes` for a block of its own.
-    pub piece: u64,
+    piece: u64,
+    /// That of its slab; 0 for a block of its own.
+    going: u64,
+}
+
+impl Span {
+    /// How many blocks it has.
+    fn blocks(self) -> usize {
+        (self.bytes / self.piece) as usize
+    }
 }
 
 #[derive(Debug)]
 struct Slab {
     piece: u64, // [B]
     busy: u32,  // blocks that are live or wait
+    /// The device was asked to take it back, and has not answered: a number of this one time. 0: it was not.
+    going: u64,
+}
+
+/// Free blocks of one size. The list has room for those, too, that the device was asked to take back and has not answered for.
+#[derive(Debug, Default)]
+struct Shelf {
+    addrs: Vec<u64>, // the last freed is used first
+    going: usize,
+}
+
+impl Shelf {
+    /// Enters the blocks of a slab, the last first, so that the first are used first. How many bytes these are.
+    fn put(&mut self, addr: u64, bytes: u64, piece: u64) -> u64 {
+        let count = bytes / piece;
+        self.addrs.extend((0..count).rev().map(|i| addr + i * piece));
+        count * piece
+    }
+
+    /// Makes room for so many blocks more. `false`: the host has no memory for it.
+    fn make_room(&mut self, blocks: usize) -> bool {
+        self.addrs.try_reserve(blocks + self.going).is_ok()
+    }
+
+    /// It has no block, and none may come back.
+    fn is_done(&self) -> bool {
+        self.addrs.is_empty() && self.going == 0
+    }
 }
 
 /// The account of a device's pinned host memory.
@@ -115,16 +152,19 @@ pub(crate) struct State {
     pub more: More,
     /// The statistics in full at the last reset of what is accumulated.
     pub before: HostMemoryStats,
-    free: Map<u64, Vec<u64>>, // by size; the last freed is used first
+    free: Map<u64, Shelf>, // by size
+    /// None overlaps another. What goes to the device stays until that has answered, or gives the addresses for something else.
     slabs: Map<u64, Slab>,
+    /// How often slabs were to go.
+    goings: u64,
 }
 
 impl State {
     /// A free block of exactly `size` becomes one of `bytes`.
     pub(crate) fn serve(&mut self, bytes: u64, size: u64) -> Option<u64> {
-        let list = self.free.get_mut(&size)?;
-        let addr = list.pop()?;
-        if list.is_empty() {
+        let shelf = self.free.get_mut(&size)?;
+        let addr = shelf.addrs.pop()?;
+        if shelf.is_done() {
             self.free.remove(&size);
         }
         self.stats.cached -= size;
@@ -170,8 +210,12 @@ impl State {
             self.enliven(addr, bytes, size);
             return addr;
         }
-        self.stats.reserved.add(span_of(size));
-        self.restore(Span { addr, bytes: span_of(size), piece: size });
+        self.stats.reserved.add(span);
+        self.forget_gone(addr, span);
+        self.slabs.insert(addr, Slab { piece: size, busy: 0, going: 0 });
+        let shelf = self.free.entry(size).or_default();
+        shelf.addrs.reserve((span / size) as usize + shelf.going);
+        self.stats.cached += shelf.put(addr, span, size);
         // The slab has blocks of this size, and all are free.
         self.serve(bytes, size).unwrap_or(addr)
     }
@@ -211,7 +255,7 @@ impl State {
     /// A block that nobody uses any more can be used again. `false`: the host has no memory to list it, and it has to wait.
     pub(crate) fn give(&mut self, addr: u64, size: u64) -> bool {
         let has_room = match self.free.get_mut(&size) {
-            Some(list) => list.try_reserve(1).is_ok(),
+            Some(shelf) => shelf.make_room(1),
             None => self.free.make_room(),
         };
         if !has_room {
@@ -221,7 +265,7 @@ impl State {
         if let Some(slab) = self.slab_of(addr, size) {
             slab.busy -= 1;
         }
-        self.free.entry(size).or_default().push(addr);
+        self.free.entry(size).or_default().addrs.push(addr);
         self.stats.cached += size;
         self.more.active.sub(size);
         self.more.active_blocks.sub(1);
@@ -229,41 +273,74 @@ impl State {
         true
     }
 
-    /// Memory that the device would not take back is free again.
-    pub(crate) fn restore(&mut self, s: Span) {
-        let pieces = s.bytes / s.piece;
-        if s.piece <= SLAB_MAX {
-            self.slabs.insert(s.addr, Slab { piece: s.piece, busy: 0 });
+    /// The device has given these addresses, so it has taken back what it was asked to take there, though who asked does not
+    /// know yet.
+    fn forget_gone(&mut self, addr: u64, bytes: u64) {
+        while let Some((&start, slab)) = self.slabs.last_mut(..addr + bytes)
+            && slab.going != 0
+            && start + span_of(slab.piece) > addr
+        {
+            self.slabs.remove(&start);
         }
-        // From the last on, so that the first are used first.
-        self.free.entry(s.piece).or_default().extend((0..pieces).rev().map(|i| s.addr + i * s.piece));
-        self.stats.cached += pieces * s.piece;
     }
 
     /// Free memory that can go back to the device: a block of its own, the largest first, or a slab of which
-    /// everything is free. The cache forgets it.
+    /// everything is free. It is not free any more. [`keep`](Self::keep) or [`let_go`](Self::let_go) follows, and neither needs
+    /// memory of the host.
     pub(crate) fn idle(&mut self) -> Option<Span> {
-        if let Some((&size, list)) = self.free.last_key_value().filter(|f| *f.0 > SLAB_MAX) {
+        let filled = |&(_, shelf): &(&u64, &Shelf)| !shelf.addrs.is_empty();
+        if let Some((&size, _)) = self.free.range(SLAB_MAX + 1..).rev().find(filled) {
+            let shelf = self.free.get_mut(&size)?;
             // The one that was freed first: the others are more likely to be in a processor's cache.
-            let addr = *list.first()?;
-            let list = self.free.get_mut(&size)?;
-            list.remove(0);
-            if list.is_empty() {
-                self.free.remove(&size);
-            }
+            let addr = shelf.addrs.remove(0);
+            shelf.going += 1;
             self.stats.cached -= size;
-            return Some(Span { addr, bytes: size, piece: size });
+            return Some(Span { addr, bytes: size, piece: size, going: 0 });
         }
-        let (&addr, &Slab { piece, .. }) = self.slabs.iter().find(|s| s.1.busy == 0)?;
-        self.slabs.remove(&addr);
-        let bytes = span_of(piece);
-        let list = self.free.get_mut(&piece)?;
-        list.retain(|&a| a < addr || a - addr >= bytes);
-        if list.is_empty() {
-            self.free.remove(&piece);
+        let (&addr, _) = self.slabs.iter().find(|(_, slab)| slab.busy == 0 && slab.going == 0)?;
+        let slab = self.slabs.get_mut(&addr)?;
+        self.goings += 1;
+        slab.going = self.goings;
+        let span = Span { addr, bytes: span_of(slab.piece), piece: slab.piece, going: slab.going };
+        let shelf = self.free.get_mut(&span.piece)?;
+        shelf.addrs.retain(|&a| a < addr || a - addr >= span.bytes);
+        shelf.going += span.blocks();
+        self.stats.cached -= span.blocks() as u64 * span.piece;
+        Some(span)
+    }
+
+    /// Whether the slab is still the one that goes.
+    fn goes(&self, s: Span) -> bool {
+        s.going == 0 || self.slabs.get(&s.addr).is_some_and(|slab| slab.going == s.going)
+    }
+
+    /// The device would not take that back, and it is free again. `false`: it has given the same addresses for something else
+    /// since then, and so has taken it all the same.
+    pub(crate) fn keep(&mut self, s: Span) -> bool {
+        if !self.goes(s) {
+            return false;
         }
-        self.stats.cached -= bytes / piece * piece;
-        Some(Span { addr, bytes, piece })
+        if let Some(slab) = self.slabs.get_mut(&s.addr).filter(|_| s.going != 0) {
+            slab.going = 0;
+        }
+        if let Some(shelf) = self.free.get_mut(&s.piece) {
+            shelf.going -= s.blocks();
+            self.stats.cached += shelf.put(s.addr, s.bytes, s.piece);
+        }
+        true
+    }
+
+    /// The device has taken that back.
+    pub(crate) fn let_go(&mut self, s: Span) {
+        if s.going != 0 && self.goes(s) {
+            self.slabs.remove(&s.addr);
+        }
+        if let Some(shelf) = self.free.get_mut(&s.piece) {
+            shelf.going -= s.blocks();
+            if shelf.is_done() {
+                self.free.remove(&s.piece);
+            }
+        }
     }
 
     /// The block that holds `addr` is also used by a stream. `false`: no live block holds it. `OutOfMemory` if the host has no
@@ -293,16 +370,16 @@ pub(crate) struct All {
     slabs: Map<u64, Slab>,
     live: Ranges<Live>,
     waiting: VecDeque<Waiting>,
-    free: Map<u64, Vec<u64>>,
+    free: Map<u64, Shelf>,
 }
 
 impl All {
     /// Address and bytes of each piece, as the device has given it.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = (u64, u64)> {
-        let slabs = self.slabs.iter().map(|(&a, s)| (a, span_of(s.piece)));
+        let slabs = self.slabs.iter().filter(|(_, s)| s.going == 0).map(|(&a, s)| (a, span_of(s.piece)));
         let live = self.live.iter().map(|(a, _, l)| (a, l.size));
         let waiting = self.waiting.iter().map(|w| (w.addr, w.size));
-        let free = self.free.iter().flat_map(|(&size, list)| list.iter().map(move |&a| (a, size)));
+        let free = self.free.iter().flat_map(|(&size, shelf)| shelf.addrs.iter().map(move |&a| (a, size)));
         slabs.chain(live.chain(waiting).chain(free).filter(|&(_, size)| size > SLAB_MAX))
     }
 }
@@ -313,23 +390,71 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// A block of that size that is taken from the device, and freed.
+    fn come_and_freed(s: &mut State, addr: u64, size: u64) {
+        let block = s.enter(addr, size, size);
+        let ended = s.end(block).unwrap();
+        assert!(s.give(block, ended.size));
+    }
+
+    #[test]
+    fn what_the_device_refuses_has_room_already() {
+        let (mut s, size) = (State::default(), 2 * SLAB_MAX);
+        come_and_freed(&mut s, size, size);
+        let goes = s.idle().unwrap();
+        assert_eq!((s.stats.cached, s.serve(size, size)), (0, None));
+        let slots = s.free.get(&size).unwrap().addrs.capacity() as u64;
+        (2..2 + slots).for_each(|n| come_and_freed(&mut s, n * size, size));
+        let before = s.free.get(&size).unwrap().addrs.as_ptr();
+        assert!(s.keep(goes));
+        assert_eq!(s.free.get(&size).unwrap().addrs.as_ptr(), before, "its list has moved");
+        assert_eq!((s.stats.cached, s.serve(size, size)), ((slots + 1) * size, Some(size)));
+    }
+
+    /// The device has taken two slabs back and given their addresses for a larger one, before it has said so to who asked.
+    #[test]
+    fn addresses_that_have_come_again_are_those_of_the_new_slab() {
+        let (mut s, at, size) = (State::default(), 1 << 20, 4096);
+        let span = span_of(size);
+        [at, at + span].into_iter().for_each(|addr| come_and_freed(&mut s, addr, size));
+        let going = [s.idle().unwrap(), s.idle().unwrap()];
+        assert_eq!((s.idle(), span_of(2 * size)), (None, 2 * span));
+        let mut live = vec![s.enter(at, 2 * size, 2 * size)];
+        live.extend(std::iter::from_fn(|| s.serve(2 * size, 2 * size)));
+        // A device that says that it has refused.
+        assert!(!s.keep(going[1]));
+        going.into_iter().for_each(|span| s.let_go(span));
+        assert_eq!(s.idle(), None, "all of it is in use");
+        for block in live {
+            let ended = s.end(block).unwrap();
+            assert!(s.give(block, ended.size));
+        }
+        let last = s.idle().unwrap();
+        assert_eq!((last.addr, last.bytes, s.idle()), (at, 2 * span, None));
+        s.let_go(last);
+        assert!(s.free.is_empty() && s.slabs.is_empty());
+    }
+
     proptest! {
-        /// Random requests against a device that counts: blocks never overlap, and all of it can go back.
+        /// Random requests against a device that counts, takes its time, and gives the lowest addresses again as soon as it has
+        /// them: blocks never overlap, and all of it can go back.
         #[test]
         fn blocks_do_not_overlap_and_all_goes_back(ops in prop::collection::vec((any::<bool>(), 0u32..20, any::<u64>()), 1..400)) {
             let mut s = State::default();
-            let (mut next, mut taken) = (1u64 << 20, Map::new());
+            let mut taken: Map<u64, u64> = Map::new();
             let mut live: Vec<(u64, u64)> = Vec::new();
+            let mut going: Vec<(Span, bool)> = Vec::new();
             for (alloc, log, x) in ops {
                 if alloc || live.is_empty() {
                     let bytes = 1 + x % (1 << log);
                     let size = size_of(bytes, u64::MAX);
                     let addr = s.serve(bytes, size).unwrap_or_else(|| {
-                        let span = span_of(size);
-                        taken.insert(next, span);
-                        let got = s.enter(next, bytes, size);
-                        next += span;
-                        got
+                        let (span, mut at) = (span_of(size), 1u64 << 20);
+                        while let Some((&a, &n)) = taken.range(..at + span).next_back().filter(|r| r.0 + r.1 > at) {
+                            at = a + n;
+                        }
+                        taken.insert(at, span);
+                        s.enter(at, bytes, size)
                     });
                     prop_assert!(taken.range(..=addr).next_back().is_some_and(|(&a, &n)| addr + bytes <= a + n));
                     prop_assert!(live.iter().all(|&(a, n)| addr + bytes <= a || a + n <= addr));
@@ -346,15 +471,29 @@ mod tests {
                 if x % 7 == 0 && let Some(w) = s.waiting.pop_front() {
                     s.give(w.addr, w.size);
                 }
-                if x % 11 == 0 && let Some(span) = s.idle() {
+                if x % 5 == 0 && let Some(span) = s.idle() {
                     if x % 2 == 0 {
-                        s.restore(span);
-                    } else {
                         prop_assert_eq!(taken.remove(&span.addr), Some(span.bytes));
+                    }
+                    going.push((span, x % 2 == 0));
+                }
+                if x % 3 == 0 && !going.is_empty() {
+                    match going.swap_remove((x % going.len() as u64) as usize) {
+                        (span, true) => s.let_go(span),
+                        (span, false) => {
+                            // What comes back has room already.
+                            let room = |s: &State| s.free.get(&span.piece).unwrap().addrs.capacity();
+                            let (before, slabs) = (room(&s), s.slabs.len());
+                            prop_assert!(s.keep(span));
+                            prop_assert_eq!((room(&s), s.slabs.len()), (before, slabs));
+                        }
                     }
                 }
                 let bytes: u64 = live.iter().map(|l| l.1).sum();
                 prop_assert_eq!((s.stats.requested.current, s.stats.blocks.current), (bytes, live.len() as u64));
+            }
+            for (span, took) in going {
+                if took { s.let_go(span) } else { prop_assert!(s.keep(span)) }
             }
             for (addr, _) in live.drain(..) {
                 let size = s.end(addr).unwrap().size;
@@ -365,6 +504,7 @@ mod tests {
             }
             while let Some(span) = s.idle() {
                 prop_assert_eq!(taken.remove(&span.addr), Some(span.bytes));
+                s.let_go(span);
             }
             prop_assert!(taken.is_empty() && s.free.is_empty() && s.slabs.is_empty());
             prop_assert_eq!((s.stats.cached, s.stats.allocated.current), (0, 0));
