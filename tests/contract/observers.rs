@@ -5,9 +5,10 @@ use crate::apart::*;
 use crate::api::*;
 use crate::held;
 use millpond::capi::MILLPOND_E_NOT_PERMITTED;
-use millpond::runtime::{self, DeviceState, Event, EventKind, EventKind::*, Observer, Told};
+use millpond::runtime::{self, DeviceState, Event, EventKind, EventKind::*, HistoryOptions, Observer, Told};
 use millpond::{Code, PoolId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -148,7 +149,7 @@ fn every_way(d: Device) {
     let oom = told.iter().find(|e| e.kind == Oom).unwrap();
     assert_eq!((oom.requested, oom.stream), (1 << 45, Some(t.0 as u64)));
 
-    state(d).memory().watchers().remove(&observer);
+    state(d).memory().watchers().remove(&observer).unwrap();
     own.free(kept[1], t).unwrap();
     let p = own.alloc(512, t).unwrap();
     own.free(p, t).unwrap();
@@ -224,7 +225,7 @@ fn watching_begins_and_ends_under_load() {
             for _ in 0..rounds(200) {
                 let (book, observer) = watch(d);
                 std::thread::sleep(std::time::Duration::from_micros(300));
-                state(d).memory().watchers().remove(&observer);
+                state(d).memory().watchers().remove(&observer).unwrap();
                 let told = book.take().len();
                 std::thread::yield_now();
                 assert_eq!(book.take().len(), 0, "told after the end; {told} before");
@@ -250,6 +251,11 @@ fn an_observer_that_calls_the_library_is_refused() {
             let more: Arc<dyn Observer> = Arc::<Book>::default();
             let mut said = self.0.lock().unwrap();
             said.push(state(d).memory().watchers().add(&more).unwrap_err().code() as u32);
+            said.push(state(d).memory().watchers().remove(&more).unwrap_err().code() as u32);
+            said.push(state(d).history_start(&HistoryOptions::default()).unwrap_err().code() as u32);
+            said.push(state(d).history_stop().unwrap_err().code() as u32);
+            said.push(state(d).record_start(Path::new("/dev/null")).unwrap_err().code() as u32);
+            said.push(state(d).record_stop().unwrap_err().code() as u32);
             said.push(d.alloc(100).unwrap_err().code);
         }
     }
@@ -260,8 +266,8 @@ fn an_observer_that_calls_the_library_is_refused() {
         let observer: Arc<dyn Observer> = caller.clone();
         state(d).memory().watchers().add(&observer).unwrap();
         free(d.alloc(100).unwrap()).unwrap();
-        state(d).memory().watchers().remove(&observer);
-        assert_eq!(*caller.0.lock().unwrap(), [MILLPOND_E_NOT_PERMITTED; 2]);
+        state(d).memory().watchers().remove(&observer).unwrap();
+        assert_eq!(*caller.0.lock().unwrap(), [MILLPOND_E_NOT_PERMITTED; 7]);
         // From outside it is as before.
         state(d).memory().watchers().add(&observer).unwrap();
         free(d.alloc(100).unwrap()).unwrap();
@@ -339,7 +345,7 @@ fn frees_name_the_stream_of_the_block_also_after_its_end() {
             let gone: BTreeSet<_> = gone.map(|e| (e.address, e.stream, e.requested, e.at_once)).collect();
             let want = [(p as u64, Some(number(t)), 5000, true), (q as u64, Some(0), 6000, true)];
             assert_eq!(gone, BTreeSet::from(want));
-            state(d).memory().watchers().remove(&observer);
+            state(d).memory().watchers().remove(&observer).unwrap();
         }
     });
 }
@@ -413,7 +419,7 @@ fn a_restore_tells_of_its_frees_before_the_memory_is_anybody_elses() {
             assert!(frees.len() == 2 && freed.iter().all(|p| frees.contains(&(*p as u64))), "{events:?}");
             assert_eq!(at(Alloc).count(), 2, "{events:?}");
             assert!(at(FreeRequested).max() < at(Alloc).min(), "told too late: {events:?}");
-            state(d).memory().watchers().remove(&observer);
+            state(d).memory().watchers().remove(&observer).unwrap();
             pool.free(kept, s).unwrap();
         }
     });

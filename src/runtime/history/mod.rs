@@ -6,12 +6,14 @@
 
 use crate::base::clock;
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::system::lock;
+use crate::base::sync::system::{MutexGuard, lock};
 use crate::core::BlockStates;
 use crate::fail;
+use crate::locks;
 use crate::runtime::device::state::DeviceState;
 use crate::runtime::device::table;
-use crate::runtime::entry::fork;
+use crate::runtime::entry::usage::Pass;
+use crate::runtime::entry::{fork, reentry};
 use crate::runtime::recording::files::{self, HistorySink};
 use crate::runtime::recording::format::HistoryEvent;
 use crate::runtime::recording::output::Output;
@@ -141,8 +143,7 @@ impl DeviceState {
 
     /// The same; which history has begun.
     fn history_start_one(&self, options: &HistoryOptions) -> Result<Weak<Tape>> {
-        let _pass = self.enter()?;
-        let turn = lock(&self.tapes.turn);
+        let (_pass, turn) = self.tapes_turn()?;
         if lock(&self.tapes.history).as_ref().is_some_and(|r| r.told) {
             return Err(Error::new(Code::Busy, "the device has a history already; stop it first"));
         }
@@ -151,6 +152,13 @@ impl DeviceState {
         let done = self.history_begin(events, options.frames, file);
         drop(turn);
         done
+    }
+
+    /// The turn to begin or end a history or a recording. `NotPermitted` in an observer: whoever has the turn may wait for it.
+    fn tapes_turn(&self) -> Result<(Pass<'_>, MutexGuard<'_, (), locks::TapeTurn>)> {
+        let pass = self.enter()?;
+        reentry::check_segment_callback()?;
+        Ok((pass, lock(&self.tapes.turn)))
     }
 
     fn history_begin(&self, events: usize, frames: usize, file: Option<File>) -> Result<Weak<Tape>> {
@@ -164,7 +172,7 @@ impl DeviceState {
         let observer: Arc<dyn Observer> = tape.clone();
         self.memory().watchers().add(&observer)?;
         if let Some(sink) = sink {
-            tape.stream_to(Box::new(sink)).inspect_err(|_| self.memory().watchers().remove(&observer))?;
+            tape.stream_to(Box::new(sink)).inspect_err(|_| self.memory().watchers().take_out(&observer))?;
         }
         let old = lock(&self.tapes.history).replace(Running { tape, observer, told: true });
         drop(old); // with the lock released: its ring goes back
@@ -185,8 +193,7 @@ impl DeviceState {
     }
 
     fn history_stop_if(&self, is_meant: impl Fn(&Arc<Tape>) -> bool) -> Result<u64> {
-        let _pass = self.enter()?;
-        let turn = lock(&self.tapes.turn);
+        let (_pass, turn) = self.tapes_turn()?;
         let running = {
             let mut place = lock(&self.tapes.history);
             let Some(r) = place.as_mut().filter(|r| r.told && is_meant(&r.tape)) else {
@@ -195,7 +202,7 @@ impl DeviceState {
             r.told = false;
             r.clone()
         };
-        self.memory().watchers().remove(&running.observer);
+        self.memory().watchers().take_out(&running.observer);
         let done = running.tape.stop();
         drop(turn);
         done
@@ -216,8 +223,7 @@ impl DeviceState {
     /// that live now first. A program that is faster than the file waits for it. `Busy` while there is a recording;
     /// `System` for a file that cannot be written.
     pub fn record_start(&self, path: &Path) -> Result<()> {
-        let _pass = self.enter()?;
-        let turn = lock(&self.tapes.turn);
+        let (_pass, turn) = self.tapes_turn()?;
         if lock(&self.tapes.record).is_some() {
             return Err(Error::new(Code::Busy, "the device is recorded already"));
         }
@@ -236,7 +242,7 @@ impl DeviceState {
             let sink: Box<dyn Sink> = Box::new(TraceSink::new(file, &self.device_name(), &live));
             tape.stream_to(sink)
         });
-        begun.inspect_err(|_| self.memory().watchers().remove(&observer))?;
+        begun.inspect_err(|_| self.memory().watchers().take_out(&observer))?;
         let old = lock(&self.tapes.record).replace(Running { tape, observer, told: true });
         drop(old); // with the lock released: its ring goes back
         Ok(())
@@ -246,13 +252,12 @@ impl DeviceState {
     /// request would have had to wait for seconds. `NotPermitted` where there is none; `System` where the file could
     /// not be written wholly, as for a history.
     pub fn record_stop(&self) -> Result<u64> {
-        let _pass = self.enter()?;
-        let turn = lock(&self.tapes.turn);
+        let (_pass, turn) = self.tapes_turn()?;
         let running = lock(&self.tapes.record).take();
         let Some(running) = running else {
             return Err(Error::new(Code::NotPermitted, "the device is not recorded"));
         };
-        self.memory().watchers().remove(&running.observer);
+        self.memory().watchers().take_out(&running.observer);
         let done = running.tape.stop();
         drop(turn);
         done
@@ -264,7 +269,7 @@ pub(crate) fn end(device: &DeviceState) {
     let history = lock(&device.tapes.history).take();
     let record = lock(&device.tapes.record).take();
     for running in history.into_iter().chain(record) {
-        device.memory().watchers().remove(&running.observer);
+        device.memory().watchers().take_out(&running.observer);
         let _ = running.tape.stop(); // nobody is left to be told
     }
 }

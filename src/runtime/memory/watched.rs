@@ -167,8 +167,16 @@ impl Watchers<'_> {
         Ok(())
     }
 
-    /// Removes an observer. It receives nothing more, and when this returns no thread is in it.
-    pub fn remove(&self, observer: &Arc<dyn Observer>) {
+    /// Removes an observer. It receives nothing more, and when this returns no thread is in it. `NotPermitted` in an observer
+    /// and in a segment callback, which it would wait for.
+    pub fn remove(&self, observer: &Arc<dyn Observer>) -> Result<()> {
+        reentry::check_segment_callback()?;
+        self.take_out(observer);
+        Ok(())
+    }
+
+    /// The same for a caller that is in none of these.
+    pub(crate) fn take_out(&self, observer: &Arc<dyn Observer>) {
         if self.0.observers.remove(observer) {
             return;
         }

@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 pub trait Observer: Send + Sync {
     /// Something has happened. Comes from any thread, with any lock of this library held: it may take a lock of its
     /// own, under which nothing of the library is called, but should neither lock nor allocate. It does not panic. Calls of
-    /// the C API and of [`Watchers::add`](crate::runtime::Watchers::add) are refused within it; others may wait for ever.
+    /// the C API are refused within it, and so is who begins or ends to watch the memory, also by a history or a recording
+    /// ([`Watchers::add`](crate::runtime::Watchers::add) and the like); other calls may wait for ever.
     fn saw(&self, told: &Told);
 
     /// Where events are written instead, if it wants nothing else of them. A thread that is on its way may still write
