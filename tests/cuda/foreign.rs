@@ -160,6 +160,8 @@ fn a_handle_that_was_ours_last_is_not_asked_about_captures() {
         let (m, s) = (d.memory(), fake.foreign_stream(0, NON_BLOCKING));
         let p = m.pools().create(0).unwrap();
         m.captures().release(m.captures().begin(p, s).unwrap()).unwrap();
+        let b = m.alloc(POOL, s, 40 * MIB).unwrap();
+        m.try_expand(b, 30 * MIB).unwrap(); // it was asked about captures
         fake.foreign_stream_end(s);
         let ours = d.streams().create().unwrap();
         assert_eq!(ours, s);
@@ -244,6 +246,34 @@ fn a_free_or_the_end_of_a_use_that_names_the_stream_waits_for_that_one_alone() {
         let again: Vec<u64> = (0..2).map(|_| m.alloc(POOL, own, 3 * MIB).unwrap()).collect();
         assert!(again.contains(&b) && again.contains(&c), "they wait for a stream that has not used them");
         wait.send(()).unwrap();
+        fake.end();
+    });
+}
+
+/// A block that waits for all streams, as the call did not name the one that has used it, keeps no other one waiting that
+/// waits for that stream alone.
+#[test]
+fn a_wait_for_one_stream_does_not_stand_behind_a_wait_for_all() {
+    apart(|| {
+        let (fake, d) = one(&[]);
+        let m = d.memory();
+        let [own, used, busy] = [0; 3].map(|_| fake.foreign_stream(0, NON_BLOCKING));
+        let [all, one] = [0; 2].map(|_| m.alloc(POOL, own, 3 * MIB).unwrap());
+        let channels = [used, busy].map(|stream| {
+            let (wait, go) = std::sync::mpsc::channel::<()>();
+            fake.launch_host(0, stream, move || _ = go.recv());
+            wait
+        });
+        m.record_stream(all, used).unwrap();
+        m.free(all, Some(own), None).unwrap();
+        m.free(one, Some(used), None).unwrap();
+        let next = m.alloc(POOL, own, 3 * MIB).unwrap();
+        assert!(next != all && next != one);
+        channels[0].send(()).unwrap();
+        d.streams().synchronize(used).unwrap();
+        assert_eq!(m.alloc(POOL, own, 3 * MIB).unwrap(), one);
+        assert_ne!(m.alloc(POOL, own, 3 * MIB).unwrap(), all, "it may still be used");
+        channels[1].send(()).unwrap();
         fake.end();
     });
 }

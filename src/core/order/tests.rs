@@ -22,6 +22,8 @@ struct World {
     calls: Vec<(&'static str, u64)>,
     capturing: BTreeSet<u64>,
     elsewhere: BTreeSet<u64>,
+    /// Streams that may have ended without notice.
+    unsure: BTreeSet<u64>,
     /// Calls that fail.
     refused: BTreeSet<&'static str>,
     in_callback: bool,
@@ -115,6 +117,9 @@ impl Backing for Fake {
     }
     fn may_wait(&self) -> bool {
         !self.0.lock().unwrap().in_callback
+    }
+    fn lasts(&self, stream: u64) -> bool {
+        !self.0.lock().unwrap().unsure.contains(&stream)
     }
     fn owns(&self, stream: u64) -> Result<bool> {
         Ok(!self.0.lock().unwrap().elsewhere.contains(&stream))
@@ -432,6 +437,34 @@ fn a_stream_that_the_device_does_not_know_leaves_its_work_behind() {
     let ending = order.ended_unnoticed(6).expect("what it has queued may still run");
     order.ended(ending);
     assert!(!order.fence(&stream).unwrap().unwrap().is_passed());
+}
+
+/// From the moment on at which its fence is left, until it is known that it goes on.
+#[test]
+fn a_stream_that_is_about_to_end_is_not_asked() {
+    let (_, order) = new();
+    assert!(!order.is_there(6)); // nobody has used it
+    order.stream(6).unwrap();
+    assert!(order.is_there(6));
+    let ending = order.ending(6).unwrap();
+    assert!(!order.is_there(6) && order.asking(6).is_none());
+    order.not_ended(ending);
+    assert!(order.is_there(6));
+    order.ended(order.ending(6).unwrap());
+    assert!(!order.is_there(6));
+}
+
+/// Nobody knows of it, and the device is left alone.
+#[test]
+fn a_stream_that_may_have_ended_is_not_found_idle() {
+    let (fake, order) = new();
+    order.stream(6).unwrap();
+    fake.0.lock().unwrap().passed = (1..100).collect();
+    assert!(order.is_done(6));
+    fake.0.lock().unwrap().unsure.insert(6);
+    let before = fake.0.lock().unwrap().calls.len();
+    assert!(!order.is_done(6));
+    assert_eq!(fake.0.lock().unwrap().calls.len(), before);
 }
 
 #[test]

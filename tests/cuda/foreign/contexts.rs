@@ -1,11 +1,13 @@
 //! Work of streams in contexts of the program's own, which end without a word or in spite of the promise, and whose handles
 //! come again.
 
-use super::{NON_BLOCKING, POOL, announced};
+use super::{CAPTURE, NON_BLOCKING, POOL, announced};
 use crate::apart::apart;
 use crate::cuda::*;
 use millpond::Code;
 use millpond::runtime::{self, DeviceState};
+use std::ffi::c_void;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// A context of the program's own, and a stream in it.
 struct OtherContext<'a> {
@@ -42,6 +44,19 @@ impl OtherContext<'_> {
         self.inside(|| fill(block, 9, 3 << 20, self.stream));
     }
 
+    /// The stream stands still until something is sent.
+    fn stands_still(&self) -> Sender<()> {
+        extern "C" fn wait(go: *mut c_void) {
+            // SAFETY: the box of below, for this one call.
+            let _ = unsafe { Box::from_raw(go.cast::<Receiver<()>>()) }.recv();
+        }
+        let launch: extern "C" fn(u64, extern "C" fn(*mut c_void), *mut c_void) -> u32 =
+            self.fake.driver("cuLaunchHostFunc");
+        let (send, go) = channel();
+        self.inside(|| launch(self.stream, wait, Box::into_raw(Box::new(go)).cast()));
+        send
+    }
+
     /// The program destroys the stream.
     #[track_caller]
     fn end_stream(&self) {
@@ -59,6 +74,34 @@ impl OtherContext<'_> {
     #[track_caller]
     fn destroy(self) {
         assert_eq!(self.fake.driver::<extern "C" fn(u64) -> u32>("cuCtxDestroy_v2")(self.context), 0);
+    }
+}
+
+/// A blocking stream of such a context, which is captured.
+struct Captured<'a>(&'a OtherContext<'a>, u64);
+
+impl Captured<'_> {
+    #[track_caller]
+    fn begin<'a>(of: &'a OtherContext<'a>) -> Captured<'a> {
+        let make: extern "C" fn(*mut u64, u32) -> u32 = of.fake.driver("cuStreamCreate");
+        let begin: extern "C" fn(u64, u32) -> u32 = of.fake.driver("cuStreamBeginCapture_v2");
+        let mut stream = 0;
+        of.inside(|| make(&mut stream, 0));
+        of.inside(|| begin(stream, CAPTURE));
+        Captured(of, stream)
+    }
+
+    /// The capture has come to nothing bad; and the stream ends.
+    #[track_caller]
+    fn end(self) {
+        let Captured(of, stream) = self;
+        let end: extern "C" fn(u64, *mut u64) -> u32 = of.fake.driver("cuStreamEndCapture");
+        let drop_graph: extern "C" fn(u64) -> u32 = of.fake.driver("cuGraphDestroy");
+        let unmake: extern "C" fn(u64) -> u32 = of.fake.driver("cuStreamDestroy_v2");
+        let mut graph = 0;
+        of.inside(|| end(stream, &mut graph));
+        of.inside(|| drop_graph(graph));
+        of.inside(|| unmake(stream));
     }
 }
 
@@ -102,6 +145,33 @@ fn work_of_other_contexts_is_waited_for_after_their_streams() {
             third.into_iter().for_each(OtherContext::destroy);
             assert_eq!(fake.leaks(), "");
         }
+    });
+}
+
+/// The free names the stream that has the handle now, which has nothing to do; the earlier one's work goes on.
+#[test]
+fn a_free_that_names_a_stream_waits_for_those_that_had_its_handle_in_other_contexts() {
+    apart(|| {
+        let (fake, d) = one(&[]);
+        let (m, t) = (d.memory(), d.streams().create().unwrap());
+        let other = OtherContext::new(&fake);
+        let b = m.alloc(POOL, t, 3 * MIB).unwrap();
+        m.record_stream(b, other.stream).unwrap();
+        let go_on = other.stands_still();
+        other.write(b);
+        other.end_stream();
+        let next = OtherContext::new(&fake);
+        assert_eq!(next.stream, other.stream, "its handle comes again");
+        m.free(b, Some(next.stream), None).unwrap();
+        assert_ne!(m.alloc(POOL, t, 3 * MIB).unwrap(), b, "a stream of another context still writes it");
+        go_on.send(()).unwrap();
+        other.wait();
+        assert_comes_back(&d, t, b, true);
+        drop(d);
+        runtime::finalize().unwrap();
+        other.destroy();
+        next.destroy();
+        assert_eq!(fake.leaks(), "");
     });
 }
 
@@ -158,6 +228,64 @@ fn work_of_another_context_is_waited_for_when_the_next_stream_with_that_handle_h
             other.wait();
             d.synchronize().unwrap();
             assert_comes_back(&d, t, b, promise);
+            drop(d);
+            runtime::finalize().unwrap();
+            other.destroy();
+            assert_eq!(fake.leaks(), "");
+        }
+    });
+}
+
+/// The same, where the other context could not be marked as that end was told: it is marked later.
+#[test]
+fn work_of_another_context_that_could_not_be_marked_is_waited_for_later() {
+    apart(|| {
+        let (fake, d) = announced(&[]);
+        let (m, t) = (d.memory(), d.streams().create().unwrap());
+        let other = OtherContext::new(&fake);
+        let b = m.alloc(POOL, t, 3 * MIB).unwrap();
+        m.record_stream(b, other.stream).unwrap();
+        fake.hold(true);
+        other.write(b);
+        other.end_stream();
+        let same = fake.foreign_stream(0, NON_BLOCKING);
+        assert_eq!(same, other.stream, "its handle comes again");
+        let captured = Captured::begin(&other);
+        d.streams().forget(same).unwrap();
+        fake.foreign_stream_end(same);
+        captured.end();
+        m.free(b, Some(t), None).unwrap();
+        assert_ne!(m.alloc(POOL, t, 3 * MIB).unwrap(), b, "a stream of another context still writes it");
+        fake.hold(false);
+        other.wait();
+        d.synchronize().unwrap();
+        assert_comes_back(&d, t, b, true);
+        drop(d);
+        runtime::finalize().unwrap();
+        other.destroy();
+        assert_eq!(fake.leaks(), "");
+    });
+}
+
+/// A mark among the work of a whole context would spoil the capture of a blocking stream there.
+#[test]
+fn work_of_another_context_is_not_marked_while_a_stream_there_is_captured() {
+    apart(|| {
+        for ends in [false, true] {
+            let (fake, d) = one(&[]);
+            let (m, t) = (d.memory(), d.streams().create().unwrap());
+            let other = OtherContext::new(&fake);
+            let b = m.alloc(POOL, t, 3 * MIB).unwrap();
+            m.record_stream(b, other.stream).unwrap();
+            if ends {
+                other.end_stream();
+            }
+            let captured = Captured::begin(&other);
+            m.free(b, Some(t), None).unwrap();
+            assert_ne!(m.alloc(POOL, t, 3 * MIB).unwrap(), b, "nobody could ask whether it is still used");
+            captured.end();
+            other.wait();
+            assert_comes_back(&d, t, b, ends);
             drop(d);
             runtime::finalize().unwrap();
             other.destroy();

@@ -138,14 +138,27 @@ fn observe(fake: &Fake, observer: Option<unsafe extern "C" fn(*const c_char, usi
     observe(observer);
 }
 
+/// What runs something at the nth call.
+fn at_nth(name: &'static str, nth: u32, body: Hook) -> Hook {
+    match nth {
+        ..=1 => body,
+        _ => Box::new(move || *BEFORE_A_CALL.lock().unwrap() = Some((name, at_nth(name, nth - 1, body)))),
+    }
+}
+
 /// Before the next call of a function another thread tells that a stream ends, and ends it; it has half a second for that.
 fn ended_before(fake: &Fake, d: &Arc<DeviceState>, name: &'static str, stream: u64) {
+    ended_before_nth(fake, d, (name, 1), stream);
+}
+
+/// The same before the nth call from now on.
+fn ended_before_nth(fake: &Fake, d: &Arc<DeviceState>, (name, nth): (&'static str, u32), stream: u64) {
     let push: extern "C" fn(u64) -> u32 = fake.driver("cuCtxPushCurrent_v2");
     let pop: extern "C" fn(*mut u64) -> u32 = fake.driver("cuCtxPopCurrent_v2");
     let end: extern "C" fn(u64) -> u32 = fake.driver("cuStreamDestroy_v2");
     let (mut context, device) = (0, d.clone());
     fake.with_primary(0, || context = fake.current());
-    before(fake, name, move || {
+    let tells = move || {
         let (told, hear) = channel();
         *TAKER.lock().unwrap() = Some(std::thread::spawn(move || {
             device.streams().forget(stream).unwrap();
@@ -153,7 +166,8 @@ fn ended_before(fake: &Fake, d: &Arc<DeviceState>, name: &'static str, stream: u
             let _ = told.send(()); // nobody hears it later
         }));
         let _ = hear.recv_timeout(std::time::Duration::from_millis(500)); // it may wait for this call
-    });
+    };
+    before(fake, name, at_nth(name, nth, Box::new(tells)));
 }
 
 /// The other thread was there, and is done; the turn is over.
@@ -230,6 +244,31 @@ fn nobody_asks_a_stream_when_its_end_has_been_told() {
         });
         m.pools().destroy(p).unwrap();
         fake.end();
+    });
+}
+
+/// Who waits for the device asks the streams that it knows one after the other, and meanwhile the end of one is told.
+#[test]
+fn of_several_streams_one_is_not_asked_whose_end_is_told_meanwhile() {
+    apart(|| {
+        for (which, nth) in (0..2).flat_map(|which| (1..20).map(move |nth| (which, nth))) {
+            let (fake, d) = announced(&[]);
+            let m = d.memory();
+            let streams = [0; 2].map(|_| fake.foreign_stream(0, NON_BLOCKING));
+            for s in streams {
+                let b = m.alloc(POOL, s, 20 * MIB).unwrap();
+                m.try_expand(b, 15 * MIB).unwrap(); // it is asked from now on
+            }
+            ended_before_nth(&fake, &d, ("cuStreamGetCaptureInfo_v2", nth), streams[which]);
+            d.synchronize().unwrap();
+            if BEFORE_A_CALL.lock().unwrap().take().is_some() {
+                assert!(nth > 3, "each of the two is asked, and the default stream");
+                observe(&fake, None);
+                fake.end();
+                continue;
+            }
+            ended_by_then(fake);
+        }
     });
 }
 
@@ -312,5 +351,25 @@ fn another_device_asks_a_stream_while_its_end_is_told() {
             assert_eq!(m.alloc(POOL, 0, 5 * MIB).unwrap(), b);
             ended_by_then(fake);
         }
+    });
+}
+
+/// A stream of another device has used a block, and the driver refuses to mark its work as it ends.
+#[test]
+fn another_device_asks_no_stream_that_could_not_be_marked_as_it_ended() {
+    apart(|| {
+        let fake = Fake::new(&[("capacity", "64M"), ("devices", "2")], |_| {});
+        runtime::set_default_options(Some("cuda"), None, "streams_announced:on").unwrap();
+        let [near, far] = [0, 1].map(|i| runtime::device("cuda", i).unwrap());
+        let (m, s) = (far.memory(), fake.foreign_stream(0, NON_BLOCKING));
+        let b = m.alloc(POOL, 0, 5 * MIB).unwrap();
+        m.record_stream(b, s).unwrap();
+        fake.fail("cuEventRecord", 1, 999, false);
+        near.streams().forget(s).unwrap();
+        fake.fail_clear();
+        fake.foreign_stream_end(s);
+        m.free(b, Some(0), None).unwrap();
+        assert_eq!(m.alloc(POOL, 0, 5 * MIB).unwrap(), b);
+        fake.end();
     });
 }
