@@ -6,10 +6,15 @@ use super::model::{EventOf, PoolOf};
 use super::program::{OPTIONS, Op, What};
 use super::run::{MAIN, Run, after, remove};
 use super::world::{Clock, world};
+use millpond::Code;
 use millpond::capi::*;
+use millpond::runtime::{self, EventKind, History, HistoryOptions};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const BUSY: &[u32] = &[MILLPOND_E_BUSY];
+/// After so many entries a thread owns the heap that it has entered, and has a fast path there.
+const WARM: usize = 36;
 
 impl Run {
     pub fn other(self: &Arc<Run>, op: Op) {
@@ -67,6 +72,66 @@ impl Run {
             What::ThreadStream if slot > 0 => self.thread_stream(slot),
             What::Vanish if slot > 0 => self.stream_end(slot, false),
             _ => {}
+        }
+    }
+
+    pub fn warm(&self, slot: usize, pool: usize, stream: u64, bytes: u64) {
+        for _ in 0..WARM {
+            {
+                let m = self.m();
+                if m.blocks[slot].is_some() || m.making.contains(&slot) {
+                    return;
+                }
+            }
+            self.alloc(slot, pool, Some(stream), bytes, false);
+            if self.m().blocks[slot].is_none() {
+                return;
+            }
+            self.free(slot, Some(stream), false);
+        }
+    }
+
+    pub fn history(&self, few: bool) {
+        let device = runtime::by_id(self.d.0 as u32).unwrap();
+        let was = self.m().history.take();
+        let Some(alone) = was else {
+            let options = HistoryOptions { events: if few { 16 } else { 1 << 12 }, ..Default::default() };
+            match device.history_start(&options) {
+                Ok(()) => {
+                    let mut m = self.m();
+                    m.history = Some(!m.beside);
+                }
+                // Another operation was beside this one.
+                Err(e) if e.code() == Code::Busy => {}
+                Err(e) => self.tell(format!("a history does not begin: {e}")),
+            }
+            return;
+        };
+        let told = match device.history() {
+            Ok(told) => told,
+            Err(e) => return self.tell(format!("a history is not there: {e}")),
+        };
+        // What was under way as it began, or is now, may be left out.
+        if alone && !self.m().beside && told.dropped == 0 {
+            self.check_history(&told);
+        }
+        if let Err(e) = device.history_stop() {
+            self.tell(format!("a history does not end: {e}"));
+        }
+    }
+
+    /// At each address, blocks come and go in turn.
+    fn check_history(&self, told: &History) {
+        let mut lives = BTreeMap::new();
+        for e in told.events.iter().map(|e| e.event).filter(|e| !e.host) {
+            let now = match e.kind {
+                EventKind::Alloc | EventKind::FreeRefused => true,
+                EventKind::FreeRequested => false,
+                _ => continue,
+            };
+            if lives.insert(e.address, now) == Some(now) {
+                self.tell(format!("what a history tells does not come in turn: {e:?}"));
+            }
         }
     }
 

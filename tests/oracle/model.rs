@@ -112,6 +112,8 @@ pub struct CheckpointOf {
 
 #[derive(Default)]
 pub struct Model {
+    /// There is a history; whether nothing else was under way as it began.
+    pub history: Option<bool>,
     pub blocks: Vec<Option<Block>>,
     /// Slots whose block is being made.
     pub making: BTreeSet<usize>,

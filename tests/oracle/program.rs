@@ -139,6 +139,10 @@ operations! {
     ReplayOn "replay_on" 12 [Capture Stream];
     /// Of a pool or, with the flag, of all, down to that.
     TrimTo "trim_to" 10 [Pool Limit Flag];
+    /// A block comes and goes at once, so often that the thread has a fast path there.
+    Warm "warm" 8 [Block Pool Stream Bytes];
+    /// A history begins, or the one that there is ends; with the flag it keeps few events.
+    History "history" 8 [Flag];
     // From here on: of CUDA alone.
     /// The next operation is another thread's.
     Elsewhere "elsewhere" 60 [];

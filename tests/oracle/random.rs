@@ -72,6 +72,8 @@ fn bend(r: &mut Random, taste: Taste) -> Bent {
         &[What::Step],
         &[What::EmptyCache, What::EmptyPool, What::TrimTo],
         &[What::Slow],
+        &[What::Warm],
+        &[What::History],
     ];
     let groups_of_cuda: &[&[What]] = &[
         &[What::Elsewhere],
@@ -145,6 +147,8 @@ const HABITS: &[&[What]] = &[
     &[What::Use, What::StreamEnd, What::Free],
     &[What::Free, What::Alloc],
     &[What::Free, What::AllocAny],
+    &[What::Warm, What::Alloc, What::Use, What::Free],
+    &[What::History, What::Warm, What::Free, What::History],
     &[What::Sleep, What::Free],
     &[What::Sleep, What::Free, What::EmptyCache, What::Wake],
     &[What::Sleep, What::Free, What::CaptureRelease, What::EmptyCache, What::Wake],
@@ -247,6 +251,7 @@ impl Account {
     fn rule(what: What, arg: Arg) -> (&'static [Slot], Option<Slot>) {
         use Slot::{Asleep, Empty, Recording, Taken};
         match (what, arg) {
+            (What::Warm, Arg::Block) => (&[Empty], None),
             (What::Alloc | What::AllocAny | What::AllocHost, Arg::Block)
             | (What::StreamNew | What::Foreign | What::ThreadStream, Arg::Stream)
             | (What::PoolNew, Arg::Pool)

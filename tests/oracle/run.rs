@@ -326,6 +326,8 @@ impl Run {
             What::Mend => world().mend(),
             What::During | What::Also | What::Repeat | What::Elsewhere => {}
             What::Slow => self.slow(a),
+            What::Warm => self.warm(ax, bx, c, op.n[3]),
+            What::History => self.history(a > 0),
             What::AllocHost => self.alloc_host(ax, b),
             What::Copy => self.copy(ax, bx, c),
             What::Export => self.export(ax),

@@ -11,9 +11,10 @@ use super::random::Random;
 use super::seam::{Hook, SeamType};
 use super::{cuda, fake, threaded};
 use millpond::HostOptions;
+use millpond::Result;
 use millpond::capi::*;
 use millpond::device::host::HostType;
-use millpond::{Result, runtime};
+use millpond::runtime::{self, HistoryOptions};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -243,6 +244,23 @@ fn worker(s: &Arc<Shared>, seed: u64, no_streams: bool) {
             }
             97 => race(s, stream, &mut r),
             98 => s.check("emptying a pool", own.empty_cache()),
+            99 => {
+                // So many that the thread has a fast path there.
+                let bytes = [1000, 50_000, 300_000, 5 * MIB / 2][r.below(4) as usize];
+                let pool = if r.below(3) == 0 { own } else { default };
+                for _ in 0..60 {
+                    let pass = s.open.read().unwrap();
+                    let Ok(at) = pool.alloc(bytes, stream) else { break };
+                    s.born(at, bytes);
+                    drop(pass);
+                    let tag = s.tags.fetch_add(1, Relaxed) << 8 | 0xA5;
+                    let b = Owned { at, bytes, tag, stream: Some(stream), own: true };
+                    if r.below(10) == 0 {
+                        s.queue(stream, b, true, r.below(20));
+                    }
+                    s.free(b, Some(stream), pool);
+                }
+            }
             _ => {}
         }
     }
@@ -312,8 +330,23 @@ fn run(d: Device, seed: u64, seconds: u64, no_streams: bool) -> u64 {
         })
         .collect();
     let (mut before, mut since) = (0, Instant::now());
-    while Instant::now() < until && !s.stop.load(Relaxed) {
+    let device = runtime::by_id(d.0 as u32).unwrap();
+    for round in 0.. {
+        if Instant::now() > until || s.stop.load(Relaxed) {
+            break;
+        }
         std::thread::sleep(Duration::from_millis(10));
+        // Histories come and go, of few events and of many.
+        let done = match round % 8 {
+            2 => {
+                device.history_start(&HistoryOptions { events: 64 << (round % 3 * 4), ..Default::default() })
+            }
+            5 => device.history_stop().map(drop),
+            _ => Ok(()),
+        };
+        if let Err(e) = done {
+            s.violate(format!("a history: {e}"));
+        }
         let done = s.done.load(Relaxed);
         if done != before {
             (before, since) = (done, Instant::now());
