@@ -470,7 +470,8 @@ heading ""
 left=$(ls -A "$TMPDIR")
 [ -z "$left" ] || printf 'Left in the folder for temporary files, which goes now:\n%s\n' "$(echo "$left" | sed 's/^/    /')"
 
-printf '\n=== Time, and processor time\n'
+# CMake's build and PyTorch run beside other stages.
+printf '\n=== Time, and processor time (of what ran beside: where it ended)\n'
 cat "$logs/times"
 [ -z "$failures" ] || printf '\nFailed:%s\n' "$failures"
 [ "$skipped" -eq 0 ] || printf '\n%s skipped: look for SKIPPED and Skipped above\n' "$skipped"
