@@ -3,7 +3,6 @@
 use super::super::blocks::WaitingBlocks;
 use super::super::ground::Ground;
 use super::super::heap::Heap;
-use super::super::state::growth::segments::Segment;
 use super::super::state::tags::Tags;
 use super::super::supply::Trim;
 use super::capture::CaptureCalls;
@@ -17,11 +16,9 @@ pub(crate) fn close(ground: &Ground) -> Result<()> {
     ground.order.close();
     let _ = Trim::of(ground).all(None);
     WaitingBlocks::of(ground).forget_all();
-    let segments: Vec<Segment> = ground.growing().segments.iter().copied().collect();
-    // Continues after a failure: the device may take the others.
+    // Continues after a failure: the device may take the others. There may be no memory of the host for a list of them.
     let mut first = Ok(());
-    for s in segments {
-        ground.growing().segments.take(s.part.touched().first);
+    while let Some(s) = { ground.growing().segments.pop() } {
         first = first.and(ground.backing.segment_release(s.offset(), s.bytes));
     }
     first

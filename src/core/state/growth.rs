@@ -137,12 +137,15 @@ mod tests {
             g.enter_segment(part, part.bytes(), 1, true);
             g.account.move_between(1, 2, part.bytes(), 0); // the other pool has stolen all of it, and gives it back
             let mut s = g.segments.take(0).unwrap();
+            let is_seen = |g: &Growth| g.segments.of(0).is_some() || !g.segments.is_empty();
+            assert!(!is_seen(&g) && g.segments.take(0).is_none(), "it is on its way");
             g.forget_pool(1);
             let counts =
                 |g: &Growth, pool| (g.account.of(pool).segments.current, g.account.of(pool).oversize.current);
             assert_eq!((counts(&g, 1), counts(&g, COMMONS)), ((0, 0), (1, 1)));
             if refused {
                 g.segments.keep(s);
+                assert!(is_seen(&g));
                 s = g.segments.take(0).unwrap();
             }
             g.account.release(2, part.bytes(), 0);

@@ -28,45 +28,57 @@ impl Segment {
     }
 }
 
-/// All segments, by their first granule.
+/// A segment, and whether it is on its way back to the device.
+struct Entry {
+    segment: Segment,
+    leaving: bool,
+}
+
+/// All segments, by their first granule. Those that are on their way back to the device are in nobody's sight, but keep their
+/// place: neither that they go nor that the device refuses them may need memory of the host.
 #[derive(Default)]
 pub(crate) struct Segments {
-    present: Map<u32, Segment>,
-    /// Those that are on their way back to the device.
-    leaving: Map<u32, Segment>,
+    all: Map<u32, Entry>,
     last_serial: u64,
 }
 
 impl Segments {
     pub(super) fn enter(&mut self, part: Extent, bytes: u64, pool: u32, oversize: bool) {
         self.last_serial += 1;
-        let serial = self.last_serial;
-        self.present.insert(part.touched().first, Segment { part, bytes, serial, pool, oversize });
+        let segment = Segment { part, bytes, serial: self.last_serial, pool, oversize };
+        self.all.insert(part.touched().first, Entry { segment, leaving: false });
     }
 
-    /// Removes a segment that is about to go back to the device, so that no thread finds it any more. Followed by
-    /// [`keep`](Self::keep) or by `Growth::segment_gone`.
+    /// A segment is about to go back to the device, and no thread finds it any more. Followed by [`keep`](Self::keep) or by
+    /// `Growth::segment_gone`.
     pub(crate) fn take(&mut self, first: u32) -> Option<Segment> {
-        let segment = self.present.remove(&first)?;
-        self.leaving.insert(first, segment);
-        Some(segment)
+        let entry = self.all.get_mut(&first).filter(|e| !e.leaving)?;
+        entry.leaving = true;
+        Some(entry.segment)
     }
 
-    /// Enters a segment again that was taken: the device refused to take it back.
+    /// A segment that was taken is there again: the device refused to take it back.
     pub(crate) fn keep(&mut self, segment: Segment) {
-        let segment = self.end_leaving(segment);
-        self.present.insert(segment.part.touched().first, segment);
+        if let Some(entry) = self.all.get_mut(&segment.part.touched().first) {
+            entry.leaving = false;
+        }
     }
 
     /// Ends the leaving of a segment. Returns it as it is now: the pool that it was given to may have ended since.
     pub(super) fn end_leaving(&mut self, segment: Segment) -> Segment {
-        self.leaving.remove(&segment.part.touched().first).unwrap_or(segment)
+        self.all.remove(&segment.part.touched().first).map_or(segment, |e| e.segment)
+    }
+
+    /// Removes one segment, whichever, at the end of all.
+    pub(crate) fn pop(&mut self) -> Option<Segment> {
+        let first = *self.all.first_key_value()?.0;
+        self.all.remove(&first).map(|e| e.segment)
     }
 
     /// Makes the segments that were given to a pool count for the commons: the pool has ended. Returns how many they are,
     /// and how many of them are oversize.
     pub(super) fn leave_pool(&mut self, pool: u32) -> (u64, u64) {
-        let all = self.present.values_mut().chain(self.leaving.values_mut());
+        let all = self.all.values_mut().map(|e| &mut e.segment);
         let (mut count, mut oversize) = (0, 0);
         for s in all.filter(|s| s.pool == pool) {
             s.pool = COMMONS;
@@ -78,17 +90,17 @@ impl Segments {
 
     /// All that are present, by their first granule.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Segment> {
-        self.present.values()
+        self.all.values().filter(|e| !e.leaving).map(|e| &e.segment)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.present.is_empty()
+        self.iter().next().is_none()
     }
 
     /// The segment that contains this granule.
     pub(crate) fn of(&self, granule: u32) -> Option<&Segment> {
-        let (_, s) = self.present.range(..=granule).next_back()?;
-        (granule < s.part.touched().end()).then_some(s)
+        let (_, Entry { segment, leaving }) = self.all.range(..=granule).next_back()?;
+        (!leaving && granule < segment.part.touched().end()).then_some(segment)
     }
 
     /// [units] the end of this granule's segment.
