@@ -17,7 +17,9 @@ endif()
 
 if(millpond_has_plugin)
   set(millpond_plugin_stub "${Millpond_BINARY_DIR}/rust/plugin.c")
-  file(CONFIGURE OUTPUT "${millpond_plugin_stub}" CONTENT "typedef int millpond_everything_is_in_the_archive;\n" @ONLY)
+  # Its one line asks for the entry, which brings the rest. Not all linkers have an option for that.
+  file(CONFIGURE OUTPUT "${millpond_plugin_stub}" CONTENT
+       "void InitPlugin(void*);\nvoid (*millpond_plugin_entry)(void*) = InitPlugin;\n" @ONLY)
   add_library(millpond_plugin MODULE "${millpond_plugin_stub}")
   if(NOT all)
     set_target_properties(millpond_plugin PROPERTIES EXCLUDE_FROM_ALL TRUE)
@@ -33,8 +35,8 @@ if(millpond_has_plugin)
   # destructor that waits for them would wait under the loader's lock, which a thread may need in order to end.)
   target_link_options(
     millpond_plugin
-    PRIVATE "LINKER:--version-script=${millpond_plugin_map}" "LINKER:--undefined=InitPlugin" "LINKER:--gc-sections"
-            "LINKER:-z,defs" "LINKER:-z,nodelete" "LINKER:-z,relro" "LINKER:-z,now"
+    PRIVATE "LINKER:--version-script=${millpond_plugin_map}" "LINKER:--gc-sections" "LINKER:-z,defs"
+            "LINKER:-z,nodelete" "LINKER:-z,relro" "LINKER:-z,now"
   )
   target_link_libraries(millpond_plugin PRIVATE "${millpond_plain}" Threads::Threads ${CMAKE_DL_LIBS} m gcc_s)
   add_library(Millpond::plugin ALIAS millpond_plugin)

@@ -73,7 +73,9 @@ if [ -n "$glibc" ]; then
   variable=CARGO_TARGET_$(echo "$machine" | tr '[:lower:]' '[:upper:]')_UNKNOWN_LINUX_GNU_LINKER
   export "$variable=$tools/cc"
   build=build/release-$glibc
+  # CMake takes what links for Clang, and would take LLVM's tools where it finds them, which cannot localise symbols.
   cmake --preset release -B "$build" -DCMAKE_C_COMPILER="$tools/cc" -DCMAKE_CXX_COMPILER="$tools/c++" \
+    -DCMAKE_LINKER="$(command -v ld)" -DCMAKE_NM="$(command -v nm)" -DCMAKE_OBJCOPY="$(command -v objcopy)" \
     -DMILLPOND_CARGO_TARGET_DIR="$PWD/$build/cargo"
 else
   build=build/release

@@ -26,6 +26,8 @@ from ._oom import OomHandler, OomRequest
 from ._report import OomHolder, OomReport, OomStep, OomWait
 from ._statistics import BlockInfo, Counter, Event, Latency, SegmentInfo, Stats, TagStats, prometheus, report
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Block",
     "BlockEvent",

@@ -754,6 +754,7 @@ class Library(unittest.TestCase):
         import importlib.metadata
 
         self.assertEqual(millpond.version(), importlib.metadata.version("millpond"))
+        self.assertEqual(millpond.version(), millpond.__version__)
 
     def test_a_bad_file_is_named(self):
         run = "import millpond\ntry:\n  millpond.version()\nexcept millpond.MillpondError as e:\n  print(e)"
