@@ -484,7 +484,7 @@ typedef struct millpond_history_options {
    * caller, rounded up to 64.
    */
   size_t event_count;
-  /** How many callers of each request, free and note are kept; 0: none, 64 at most. */
+  /** How many callers of each request, free and note are kept; 0: none. Above 64: 64. */
   size_t frame_count;
   /** All events go to this file, too; NULL: to none. `%p` in it is the number of the process, `%d` the device. */
   const char *path;
@@ -3289,7 +3289,8 @@ C_Status millpond_event_query(millpond_device *device, C_Event event, bool *out_
 
 /**
  * Whether a block still waits for what the event has recorded (see `millpond_record_end_at`); if so, it must neither
- * be recorded again nor destroyed with functions other than this library's. Does not wait.
+ * be recorded again nor destroyed with functions other than this library's. Does not wait. Any event can be asked for, also
+ * one that the library does not know: for that no block waits.
  *
  * Errors: INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */

@@ -291,7 +291,8 @@ pub unsafe extern "C" fn millpond_event_query(
 }
 
 /// Whether a block still waits for what the event has recorded (see `millpond_record_end_at`); if so, it must neither
-/// be recorded again nor destroyed with functions other than this library's. Does not wait.
+/// be recorded again nor destroyed with functions other than this library's. Does not wait. Any event can be asked for, also
+/// one that the library does not know: for that no block waits.
 ///
 /// Errors: INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]

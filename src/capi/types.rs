@@ -416,7 +416,7 @@ pub struct millpond_history_options {
     /// The newest so many events are kept, rounded up to a power of two; 0: 65 536. Each takes 64 bytes, and 8 for each
     /// caller, rounded up to 64.
     pub event_count: usize,
-    /// How many callers of each request, free and note are kept; 0: none, 64 at most.
+    /// How many callers of each request, free and note are kept; 0: none. Above 64: 64.
     pub frame_count: usize,
     /// All events go to this file, too; NULL: to none. `%p` in it is the number of the process, `%d` the device.
     pub path: *const c_char,

@@ -43,7 +43,13 @@ void resources(const StreamResource<>& resource, StreamView stream) {
 #endif
 
 // A failure is thrown, or only the status tells of it.
-void told(Device device, PoolView pool, Stream& stream, Event& event, Buffer& block) {
+void told(Device device, PoolView pool, Stream& stream, Event& event, Buffer& block,
+          Capture& capture) {
+  const auto all = [](const auto&) { return true; };
+  capture.add(stream);                                                  // a status
+  device.each_block(MILLPOND_BLOCK_LIVE, all);                          // a status
+  device.each_segment(all);                                             // a status
+  pool.each_block(MILLPOND_BLOCK_LIVE, all);                            // a status
   device.synchronize();                                                 // a status
   device.set_limit(1);                                                  // a status
   device.set_options("");                                               // a status

@@ -178,7 +178,7 @@ class Device {
   /// Calls `function(const millpond_block_record&)` for each of them, until it returns false. What
   /// it throws comes out of here. It may call Millpond.
   template <typename Function>
-  C_Status each_block(std::uint32_t states, const Function& function) const {
+  MILLPOND_CPP_CHECKED C_Status each_block(std::uint32_t states, const Function& function) const {
     return detail::each_block(raw_, nullptr, states, function);
   }
   /// All reserved memory, where it is used, sorted by address, all as of one moment; see
@@ -188,7 +188,7 @@ class Device {
   }
   /// Calls `function(const millpond_segment_record&)` for each of them, as each_block() does.
   template <typename Function>
-  C_Status each_segment(const Function& function) const {
+  MILLPOND_CPP_CHECKED C_Status each_segment(const Function& function) const {
     return detail::each_segment(raw_, nullptr, function);
   }
   /// Writes all memory of the device as it is at one moment, every block and the account, to the

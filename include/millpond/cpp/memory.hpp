@@ -245,7 +245,7 @@ class PoolView {
   }
   /// The same, one by one, as Device::each_block() does it.
   template <typename Function>
-  C_Status each_block(std::uint32_t states, const Function& function) const {
+  MILLPOND_CPP_CHECKED C_Status each_block(std::uint32_t states, const Function& function) const {
     millpond_device* device = nullptr;
     const C_Status status = check(millpond_pool_get_device(raw_, &device));
     return status != C_SUCCESS ? status : detail::each_block(device, raw_, states, function);

@@ -76,7 +76,7 @@ class [[nodiscard]] Capture {
   /// Whether there is a capture behind this handle.
   explicit operator bool() const noexcept { return raw_ != nullptr; }
   /// Records one more stream into the same graph.
-  C_Status add(StreamView stream) const {
+  MILLPOND_CPP_CHECKED C_Status add(StreamView stream) const {
     return check(millpond_capture_add_stream(raw_, stream.get()));
   }
   /// The driver has stopped recording: the streams are ordinary ones again. The memory stays.
