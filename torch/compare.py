@@ -298,6 +298,13 @@ class Table:
             print("| program | allocator | losses | taken of the card | step: shortest, median, longest, of how many |")
             print("| --- | --- | --- | --- | --- |")
 
+    def left_out(self, program):
+        """No time was left for this program."""
+        if self.rows:
+            print(f"row\ttraining: {program}\tno time was left\t\tskip", flush=True)
+        else:
+            print(f"| {program} | | no time was left | | |", flush=True)
+
     def add(self, program, allocator, losses, bytes_, times, good):
         if self.rows:
             state = "info" if losses == "" else "pass" if good else "fail"
@@ -309,9 +316,10 @@ class Table:
 
 
 def measure(program, allocators, options, table, leave, until):
-    """Runs of a program under each allocator, in rotated order. Returns the results, and whether all is well.
+    """Runs of a program under each allocator, in rotated order.
 
-    No turn begins that would end after `until`, but for the first.
+    No turn begins that would end after `until`, but for the first. Returns the results, whether all is well, and how many
+    seconds the last turn took.
     """
     runs = {allocator: [] for allocator in allocators}
     took = 0.0
@@ -337,14 +345,15 @@ def measure(program, allocators, options, table, leave, until):
         spread = f"{times[0]:.2f}, {statistics.median(times):.2f}, {times[-1]:.2f} ms of {len(times)}"
         most = max(r["taken_bytes"] for r in runs[allocator])
         table.add(program, allocator, "equal" if equal else "DIFFERENT", f"{most / 2**20:.1f} MiB", spread, equal)
-    return runs, good
+    return runs, good, took
 
 
 def main():
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     words.add_argument("--runs", type=int, default=5)
     words.add_argument("--steps", type=int, default=30)
-    words.add_argument("--seconds", type=float, default=float("inf"), help="fewer runs where this is over otherwise")
+    words.add_argument("--seconds", type=float, default=float("inf"),
+                       help="fewer runs, and then fewer programs, where this is over otherwise")
     words.add_argument("--only", help="programs, with commas between")
     words.add_argument("--quick", action="store_true", help="fewer programs, 15 steps, and no search for the largest batch")
     words.add_argument("--rows", action="store_true", help="rows of gpu/check instead of a table")
@@ -386,8 +395,11 @@ def main():
         allocators.remove("millpond-native")
         print(f"enable(native=True) is left out: {e}", file=sys.stderr)
     table = Table(options.rows)
-    good, results = True, {}
+    good, results, took = True, {}, 0.0
     for program in programs:
+        if time.monotonic() + took > end:  # a turn of another program takes about as long
+            table.left_out(program)
+            continue
         leave = 0
         if program == "limit":
             first = child("native", "run", "transformer", options.steps, 0)
@@ -398,7 +410,7 @@ def main():
             leave = first["taken_bytes"] * 9 // 8
         now = time.monotonic()
         share = (end - now) / (len(programs) - programs.index(program))
-        results[program], well = measure(program, allocators, options, table, leave, now + share)
+        results[program], well, took = measure(program, allocators, options, table, leave, now + share)
         good = good and well
     if wants_largest:
         batch = None

@@ -3,7 +3,9 @@
 // used. The costs are what `FAKECUDA_COSTS` should be; a belief that is wrong is to be mended in
 // `fakecuda/`.
 //
-//   mapping [--small]
+//   mapping [--small | --long]
+//
+// --long takes up to 100 s, in place of 15, to find how many mappings a context can have.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -225,11 +227,12 @@ void many(gpu::Report& report, bool small) {
 }
 
 /// One handle at more and more addresses of one context, opened as Millpond opens what it maps.
-void mappings(gpu::Report& report, bool small) {
+void mappings(gpu::Report& report, bool small, bool long_) {
   const Kind kind;
   const Access access;
-  // `src/device/cuda/granules.rs` believes in 500 000.
-  const std::size_t most = small ? 200 : 1 << 20, step = small ? 100 : 1 << 12;
+  // `src/device/cuda/granules.rs` asks for 500 000 at the most.
+  const std::size_t most = small ? 200 : 1 << 21, step = small ? 100 : 1 << 12;
+  const double limit_us = long_ ? 100e6 : 15e6;
   Ptr at = 0;
   std::size_t free = 0, left = 0, total = 0;
   MILLPOND_GPU(cuMemAddressReserve, &at, most * kGranule, kGranule, 0, 0);
@@ -239,7 +242,7 @@ void mappings(gpu::Report& report, bool small) {
   const auto begin = Clock::now();
   std::size_t mapped = 0, opened = 0;
   int code = 0;
-  while (code == 0 && opened < most && micros(begin) < 15e6) {
+  while (code == 0 && opened < most && micros(begin) < limit_us) {
     while (code == 0 && mapped < opened + step) {
       code = driver().cuMemMap(at + mapped * kGranule, kGranule, 0, handle, 0);
       if (code == 0) ++mapped;
@@ -266,6 +269,7 @@ void mappings(gpu::Report& report, bool small) {
 
 int main(int argc, char** argv) {
   const bool small = argc > 1 && std::strcmp(argv[1], "--small") == 0;
+  const bool long_ = argc > 1 && std::strcmp(argv[1], "--long") == 0;
   gpu::start();
   gpu::Report report("mapping");
   const std::size_t reserved = 128 * kMiB;
@@ -276,7 +280,7 @@ int main(int argc, char** argv) {
   runs(report, at);
   one_piece(report, small);
   many(report, small);
-  mappings(report, small);
+  mappings(report, small, long_);
   MILLPOND_GPU(cuMemAddressFree, at, reserved);
   report.row("the driver's mapping calls", "all answered", "all answered", true);
   return report.status();
