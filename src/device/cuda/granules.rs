@@ -28,9 +28,8 @@ use crate::locks;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// The maximum number of mappings that a context is asked for. This is an assumption: the documentation names no bound,
-/// and no other source was found for one. A window of 6 times the memory of an 80 GiB card takes 245 000. `gpu/check`
-/// counts how many handles a card has room for.
+/// The maximum number of mappings that a context is asked for. The documentation names no bound; an H200 refused more than
+/// 520 192 (docs/measurements.md). A window of 6 times the memory of an 80 GiB card takes 245 000.
 const MOST_MAPPINGS: u64 = 500_000;
 
 /// What another process has sent to identify a granule.
