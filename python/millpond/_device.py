@@ -16,6 +16,7 @@ from ._library import MillpondError, PathLike, chars_of, check, check_end, ended
 from ._library import signed_of, size_of, text_of
 from ._memory import Block, HostBlock, Stream, StreamLike, UnifiedBlock, handle_of
 from ._oom import OomHandler, OomRequest
+from ._sole import Sole
 from ._statistics import BlockInfo, Event, Latency, SegmentInfo, Stats, TagStats
 
 _STATES = {
@@ -38,13 +39,13 @@ def _until(value: _T, end: Callable[[], None]) -> Iterator[_T]:
     end()
 
 
-class Pool:
+class Pool(Sole):
     """A pool of a device's memory, with an account and a limit of its own: `device.create_pool`."""
 
     _owns: bool = False
 
-    def __init__(self, device: Device, handle: int, owns: bool) -> None:
-        self.device, self.handle, self._owns = device, handle, owns
+    def __init__(self, device: Device, handle: int, owns: bool, name: str = "") -> None:
+        self.device, self.handle, self._owns, self.name = device, handle, owns, name
 
     def alloc(self, size: int, stream: StreamLike = 0, zeroed: bool = False, *, align: int = 0) -> Block:
         """A block in the order of a stream: work that is queued there from now on may use it. `zeroed`: its bytes are 0 for
@@ -162,7 +163,8 @@ class Pool:
             pass
 
     def __repr__(self) -> str:
-        return f"<millpond.Pool of {self.device.name}>"
+        what = f"Pool {self.name!r}" if self.name else "Pool"
+        return f"<millpond.{what} of {self.device.name}>"
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,8 @@ _CAPS = {
 
 
 class Device:
-    """A device, by type and number: `Device("host")`, `Device("cuda", 1)`. Opened when it is first asked for."""
+    """A device, by type and number: `Device("host")`, `Device("cuda", 1)`. Opened when it is first asked for. A pickled one is
+    the device of that type and number in the process that reads it."""
 
     def __init__(self, type: str = "host", ordinal: int = 0) -> None:
         lib, out = library(), ctypes.c_void_p()
@@ -204,6 +207,9 @@ class Device:
         check(lib.millpond_device_get_default_pool(self.handle, ctypes.byref(pool)))
         self.default_pool = Pool(self, pool.value or 0, owns=False)
         self.has_host_access = "host_access" in self.info().capabilities
+
+    def __reduce__(self) -> tuple[type[Device], tuple[str, int]]:
+        return type(self), (self.type, self.ordinal)
 
     @property
     def name(self) -> str:
@@ -280,7 +286,7 @@ class Device:
         options = _abi.PoolOptions(ctypes.sizeof(_abi.PoolOptions), limit, chars, flags)
         out = ctypes.c_void_p()
         check(library().millpond_pool_create(self.handle, ctypes.byref(options), ctypes.byref(out)))
-        return Pool(self, out.value or 0, owns=True)
+        return Pool(self, out.value or 0, owns=True, name=name)
 
     def synchronize(self) -> None:
         """Waits for all work on all its streams."""

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any, Optional
 
 from . import _abi
-from ._library import PathLike, check, check_end, library, number_of, path_of
+from ._library import PathLike, chars_of, check, check_end, library, number_of, path_of
+from ._sole import Sole
 from ._statistics import _listed
 
 
@@ -52,14 +53,14 @@ def set_group_budget(path: PathLike, member_id: int, budget_bytes: int) -> None:
     check(library().millpond_group_set_budget(path_of(path), member, budget))
 
 
-class Group:
+class Group(Sole):
     """The membership of a device in a group: `device.join_group`. A context manager that leaves at its end."""
 
     def __init__(self, device: Any, path: PathLike, name: str, wait: float, serves: bool) -> None:
         self.device, self.path = device, os.fspath(path)
         member = ctypes.c_uint64()
         check(library().millpond_device_join_group(
-            device.handle, path_of(path), name.encode(), number_of(round(wait * 1000), "wait"), ctypes.byref(member)))
+            device.handle, path_of(path), chars_of(name, "the name"), number_of(round(wait * 1000), "wait"), ctypes.byref(member)))
         self.member_id: int = member.value
         self._thread: Optional[threading.Thread] = None
         if serves:

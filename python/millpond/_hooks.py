@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from . import _abi
 from ._library import MillpondError, check, ended, library
+from ._sole import Sole
 
 if TYPE_CHECKING:
     from ._device import Device
@@ -32,7 +33,7 @@ class BlockEvent:
     stream: Optional[int]
 
 
-class Hook:
+class Hook(Sole):
     """A function that is told of each block of a device that is allocated or freed: `device.hook`. It stays until `close`,
     or the end of a `with`, also when nobody has this object. What it lets out, an interrupt by Ctrl-C too, is kept until
     then."""

@@ -187,6 +187,8 @@ def signed_of(value: Any, what: str) -> int:
 
 def chars_of(text: str, what: str) -> bytes:
     """A text for C, where it would end at its first NUL."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be a str, not {type(text).__name__}")
     if "\0" in text:
         raise ValueError(f"{what} has a NUL in it: {text!r}")
     return text.encode()

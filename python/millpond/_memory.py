@@ -1,18 +1,21 @@
 """Streams, blocks and pinned memory of a device.
 
 What is made here ends with its Python object, at the latest: a block is freed in the order of the stream that it was
-allocated on, and pinned memory when the copies that Millpond queued are done. `free` and `close` end it earlier.
+allocated on, and pinned memory when the copies that Millpond queued are done. `free` and `close` end it earlier. None of
+it can be copied or pickled.
 """
 from __future__ import annotations
 
 import ctypes
 import itertools
+import operator
 import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from . import _abi
 from ._library import check, check_end, ended, library, number_of, one_of, signed_of, size_of
+from ._sole import Sole
 
 if TYPE_CHECKING:
     from ._device import Device
@@ -39,7 +42,7 @@ def handle_of(stream: StreamLike) -> int:
     raise TypeError(f"{type(stream).__name__} is no stream; give its native handle as a number")
 
 
-class Stream:
+class Stream(Sole):
     """A stream of a device: work queued on it runs in order."""
 
     _handle: Optional[int] = None
@@ -126,7 +129,7 @@ class _Heir:
             pass
 
 
-class _Memory:
+class _Memory(Sole):
     """What blocks and pinned memory have in common: an address, a size, and one end."""
 
     device: Device
@@ -230,7 +233,7 @@ class Block(_Memory):
     """
 
     def __init__(self, device: Device, ptr: int, size: int, stream: Optional[int]) -> None:
-        self.device, self._ptr, self.size, self._stream = device, ptr, size, stream
+        self.device, self._ptr, self.size, self._stream = device, ptr, operator.index(size), stream
         self._owns = ptr != 0
 
     @property
@@ -268,7 +271,7 @@ class Block(_Memory):
         if status != 0 and lib.millpond_last_error_code() == _abi.E_OUT_OF_MEMORY:
             return False
         check(status)
-        self.size = size
+        self.size = operator.index(size)
         return True
 
     @property
@@ -359,7 +362,7 @@ class HostBlock(_Memory):
     """Pinned host memory, fast to copy to and from its device."""
 
     def __init__(self, device: Device, size: int) -> None:
-        self.device, self.size = device, size
+        self.device, self.size = device, operator.index(size)
         out = ctypes.c_void_p()
         check(library().millpond_host_alloc(device.handle, size_of(size), ctypes.byref(out)))
         self._ptr = out.value or 0
@@ -387,7 +390,7 @@ class UnifiedBlock(_Memory):
     still use it."""
 
     def __init__(self, device: Device, size: int) -> None:
-        self.device, self.size = device, size
+        self.device, self.size = device, operator.index(size)
         out = ctypes.c_void_p()
         check(library().millpond_unified_alloc(device.handle, size_of(size), ctypes.byref(out)))
         self._ptr = out.value or 0

@@ -15,6 +15,7 @@ from . import _abi
 from ._hooks import _alone
 from ._library import MillpondError, check, ended, library
 from ._report import OomReport, told
+from ._sole import Sole
 
 if TYPE_CHECKING:
     from ._device import Device
@@ -32,7 +33,7 @@ class OomRequest:
     details: OomReport
 
 
-class OomHandler:
+class OomHandler(Sole):
     """A function that is called when a request finds no memory, after everything else was tried: `device.oom_handler`,
     `pool.oom_handler`. It stays until `close`, or the end of a `with`, also when nobody has this object."""
 

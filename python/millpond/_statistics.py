@@ -86,7 +86,7 @@ class Latency:
     total_ns: int
     min_ns: int
     max_ns: int
-    buckets: tuple[int, ...]
+    buckets: tuple[int, ...] = field(repr=False)  # `histogram` names those that count any
     _raw: _abi.Latency = field(repr=False, compare=False)
 
     def quantile(self, part: float) -> int:

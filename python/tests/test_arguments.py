@@ -57,6 +57,26 @@ class Arguments(unittest.TestCase):
                     call()
             self.assertEqual(os.listdir(folder), [])
 
+    def test_what_is_no_text_is_named(self):
+        for call, what in (
+            (lambda: millpond.tag(5).__enter__(), "the tag must be a str, not int"),
+            (lambda: self.device.create_pool(b"x"), "the name must be a str, not bytes"),
+            (lambda: millpond.Device(None), "the device type must be a str, not NoneType"),
+        ):
+            with self.assertRaisesRegex(TypeError, f"^{what}$"):
+                call()
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertRaises(ValueError, self.device.join_group, f"{folder}/group", "a\0b")
+
+    def test_sizes_are_numbers_and_pools_have_names(self):
+        pool = self.device.create_pool("named")
+        self.assertEqual((pool.name, repr(pool)), ("named", "<millpond.Pool 'named' of host:0>"))
+        block = pool.alloc(True)
+        self.assertIs(type(block.size), int)
+        self.assertTrue(block.try_expand(True))
+        self.assertIs(type(block.size), int)
+        self.assertNotIn("0, 0, 0", repr(self.device.latency("alloc")))
+
     def test_a_word_that_is_none_is_told_which_there_are(self):
         device, memory = self.device, self.device.alloc_unified(4096)
         for call in (
