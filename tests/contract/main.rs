@@ -42,6 +42,7 @@ mod captures;
 mod checkers;
 mod descriptors;
 mod double_free;
+mod ends_beside;
 mod events;
 mod exports_meet;
 mod failing_fences;

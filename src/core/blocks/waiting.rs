@@ -15,7 +15,7 @@ use super::super::units::Extent;
 use super::released::ReleasedPools;
 use super::{Blocks, gained};
 use crate::base::boxed::try_push;
-use crate::base::error::{Code, Error, Result, no_host_memory};
+use crate::base::error::{Error, Result, no_host_memory};
 use crate::base::sort;
 use crate::base::sync::pause;
 use std::sync::Arc;
@@ -161,7 +161,7 @@ impl<'a> WaitingBlocks<'a> {
                 return Ok(());
             }
             let Some(segment) = g.segments.take(part.touched().first) else {
-                return Err(Error::new(Code::Internal, "a segment is missing"));
+                return Err(g.segments.missing());
             };
             (segment, g.begin_transit(Parts::Of(heap.pool(), heap.pool())))
         };

@@ -14,6 +14,8 @@ pub(crate) fn close(ground: &Ground) -> Result<()> {
     ground.heaps().all().for_each(Heap::close_fast_path);
     CaptureCalls::of(ground).forget_all();
     ground.order.close();
+    // A thread that was in the device when its door was shut may not have placed yet what it has got or given back there.
+    drop(ground.growing().wait_for_all_transits());
     let _ = Trim::of(ground).all(None);
     WaitingBlocks::of(ground).forget_all();
     // Continues after a failure: the device may take the others. There may be no memory of the host for a list of them.

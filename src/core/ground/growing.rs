@@ -50,6 +50,14 @@ impl<'a> Growing<'a> {
         self
     }
 
+    /// Waits until no memory is in transit; the lock is released meanwhile.
+    pub(crate) fn wait_for_all_transits(mut self) -> Growing<'a> {
+        while self.transits.has(None) {
+            self = self.wait_for_transit();
+        }
+        self
+    }
+
     /// Forgets a segment that has gone back to the device and that no heap owns. Its bytes are released already.
     pub(crate) fn forget_segment(&mut self, segment: Segment) {
         for granule in segment.part.touched().granules() {

@@ -296,3 +296,42 @@ fn a_request_that_fails_takes_nothing_from_others() {
         }
     }
 }
+
+/// The end of a device beside a thread in the midst of a call: it waits until that has placed what it has got, or has not any
+/// more, and then takes each segment once.
+#[test]
+fn the_end_waits_for_what_is_in_transit() {
+    #[derive(Clone, Copy, Debug)]
+    enum Busy {
+        Takes,
+        Trims,
+        Frees,
+    }
+    // Which of its calls is the one for the segment.
+    for (busy, nth) in [(Busy::Takes, 1), (Busy::Trims, 2), (Busy::Frees, 2)] {
+        let sizes = Config { max_chunk: 16 * MIB, ..config(false, ALL) };
+        let crowd = Arc::new(Crowd::new(sizes, World::default()));
+        let pond = &crowd.pond;
+        let alloc = |bytes| pond.alloc(PoolId::DEFAULT, 0, bytes).unwrap();
+        let block = match busy {
+            Busy::Takes => None,
+            Busy::Trims => Some(alloc(MIB)),
+            Busy::Frees => Some(alloc(20 * MIB)),
+        };
+        if let Busy::Trims = busy {
+            pond.free(block.unwrap(), Some(0), None).unwrap();
+        }
+        let there = crowd.clone();
+        let ends = Box::new(move || there.pond.close().unwrap());
+        crowd.world.lock().unwrap().meeting = Some((nth, ends));
+        match busy {
+            Busy::Takes => _ = alloc(MIB),
+            Busy::Trims => assert!(pond.empty_cache(None).is_ok()),
+            Busy::Frees => pond.free(block.unwrap(), Some(0), None).unwrap(),
+        }
+        let met = crowd.world.lock().unwrap().met.take();
+        met.unwrap_or_else(|| panic!("{busy:?}: there is no call {nth}")).join().unwrap();
+        let w = crowd.world.lock().unwrap();
+        assert_eq!((w.taken, w.segments.len()), (0, 0), "{busy:?}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use super::super::super::types::COMMONS;
 use super::super::super::units::{Extent, GranuleRun, granule_bytes};
+use crate::base::error::{Code, Error};
 use crate::base::ordered::Map;
 
 /// A piece of memory taken from the device with one call.
@@ -40,6 +41,8 @@ struct Entry {
 pub(crate) struct Segments {
     all: Map<u32, Entry>,
     last_serial: u64,
+    /// The end of the device takes them out.
+    ended: bool,
 }
 
 impl Segments {
@@ -57,6 +60,14 @@ impl Segments {
         Some(entry.segment)
     }
 
+    /// Why a segment is not there that a heap still has: the device ends beside a call that began before.
+    pub(crate) fn missing(&self) -> Error {
+        match self.ended {
+            true => Error::new(Code::NotInitialized, "the device was finalised"),
+            false => Error::new(Code::Internal, "a segment is missing"),
+        }
+    }
+
     /// A segment that was taken is there again: the device refused to take it back.
     pub(crate) fn keep(&mut self, segment: Segment) {
         if let Some(entry) = self.all.get_mut(&segment.part.touched().first) {
@@ -69,8 +80,9 @@ impl Segments {
         self.all.remove(&segment.part.touched().first).map_or(segment, |e| e.segment)
     }
 
-    /// Removes one segment, whichever, at the end of all.
+    /// Removes one segment, whichever, at the end of all. None may be in transit that the device has taken back already.
     pub(crate) fn pop(&mut self) -> Option<Segment> {
+        self.ended = true;
         let first = *self.all.first_key_value()?.0;
         self.all.remove(&first).map(|e| e.segment)
     }
