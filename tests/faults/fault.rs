@@ -13,6 +13,8 @@ pub enum Way {
     Passing,
     /// And so does every call after it.
     Sticky,
+    /// It succeeds, and then the host's memory is gone.
+    Greedy,
 }
 
 pub const WAYS: [Way; 3] = [Way::NoMemory, Way::Passing, Way::Sticky];

@@ -5,7 +5,8 @@
 //! A call that fails says so (`OUT_OF_MEMORY`), the model holds, the same call succeeds once there is memory again, and
 //! everything comes back. Then each call that the operation makes on the device is refused, where the heap has just what the
 //! operation needs when all goes well: to take back what was begun must need no more. Of such a run only its end is looked at;
-//! with `FAULTS_ALL=1` each call is refused once, too.
+//! with `FAULTS_ALL=1` each call is refused once, too. Of requests for host and unified memory each call on the device succeeds,
+//! and takes all of the host's memory that is left: what the device has given then goes back to it.
 //!
 //! `FAULTS_ONLY=word` runs some operations. `FAULTS_ONCE=1` refuses each single allocation instead,
 //! which nothing promises: a call that has found that there is room counts on it.
@@ -83,7 +84,7 @@ fn child(kind: &'static Kind, op: &Operation, Due { end: due, call }: Due, mut r
         let mut answer: Outcome<()> = (op.act)(&mut w);
         let seen = heap::disarm();
         say(&format!("calls {}", fault::disarm_unnamed()));
-        if call.is_some() {
+        if call.is_some_and(|(_, way)| way != Way::Greedy) {
             return;
         }
         say(&format!("seen {}", seen.count));
@@ -192,9 +193,12 @@ pub fn all(kind: &'static Kind) {
             runs += 1;
         }
         let end = End::After(plain.steps.last().copied().unwrap_or(0));
+        let gives = ["host_alloc", "unified_alloc"].iter().any(|name| op.name.starts_with(name));
+        let greedy = [Way::Greedy].into_iter().filter(|_| gives);
         for n in 1..=plain.calls {
-            for &way in ways {
-                let r = run(kind, op, Due { end: Some(end), call: Some((n, way)) }, None);
+            for way in ways.iter().copied().chain(greedy.clone()) {
+                let room = plain.room.filter(|_| way == Way::Greedy);
+                let r = run(kind, op, Due { end: Some(end), call: Some((n, way)) }, room);
                 wrong.extend(what(&format!("{end:?}, call {n} {way:?}"), &r));
                 calls += 1;
             }

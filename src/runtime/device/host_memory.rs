@@ -259,7 +259,7 @@ impl HostMemory<'_> {
             threads: self.0.host.threads.load(Relaxed) as u32,
         };
         let span = span_of(size);
-        check_room(CALL_BYTES)?; // so that what the device gives can be entered
+        check_room(CALL_BYTES)?; // so that the device is not asked for what cannot be entered
         {
             let mut s = lock(&self.0.host.state);
             s.check_room_to_serve()?;
@@ -285,6 +285,13 @@ impl HostMemory<'_> {
         s.taking -= span;
         let addr = got?;
         s.more.taking.add(took);
+        if let Err(e) = s.check_room_to_enter(size) {
+            // Others have taken the host's memory meanwhile. What the device refuses to take back then is its own.
+            s.stats.driver_calls += 1;
+            drop(s);
+            let _ = self.0.device().host_free(addr, span);
+            return Err(e);
+        }
         Ok(s.enter(addr, bytes, size))
     }
 

@@ -1,7 +1,7 @@
 //! Unified memory: what host and device address alike. It goes straight to the device; here is only what is live.
 
 use super::host_memory::sane;
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::sync::system::lock;
 use crate::device::{Advice, StreamId, Unified, UnifiedPlace};
 use crate::fail;
@@ -34,9 +34,16 @@ impl UnifiedMemory<'_> {
         if bytes == 0 {
             return Ok(0);
         }
-        let addr = self.facet()?.alloc(bytes)?;
+        let facet = self.facet()?;
+        let addr = facet.alloc(bytes)?;
         let tag = tags::current();
         let mut unified = lock(&self.0.unified.0);
+        if !unified.make_room(tag) {
+            // What the device refuses to take back then is its own.
+            drop(unified);
+            let _ = facet.free(addr, bytes);
+            return Err(no_host_memory());
+        }
         unified.ranges.put(addr, bytes, tag);
         unified.tags.count_in(tag, bytes);
         Ok(addr)

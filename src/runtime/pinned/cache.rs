@@ -6,7 +6,7 @@ use super::numbers::{HostMemoryStats, Times};
 use super::ranges::Ranges;
 use super::sizes::{SLAB_MAX, span_of};
 use super::tags::TagSums;
-use crate::base::boxed::try_push;
+use crate::base::boxed::{has_room as has_room_for, try_push};
 use crate::base::error::{Result, no_host_memory};
 use crate::base::ordered::Map;
 use crate::core::Counter;
@@ -16,6 +16,9 @@ use crate::runtime::watch::event::{Event, EventKind};
 use crate::runtime::watch::observe::Observers;
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// \[B\] more than what comes from the device needs, beside the lists that make room themselves.
+const ENTER_BYTES: usize = 16 << 10;
 
 /// A stream of some device on which work has used a block.
 #[derive(Clone)]
@@ -236,6 +239,20 @@ impl State {
         let has_room =
             self.live.make_room() && self.slabs.make_room() && self.tags.make_room(tags::current());
         if has_room { Ok(()) } else { Err(no_host_memory()) }
+    }
+
+    /// The same for a block of `size` that comes from the device. To be asked under the lock under which [`enter`](Self::enter)
+    /// follows: others may have taken what was there when the device was asked.
+    pub(crate) fn check_room_to_enter(&mut self, size: u64) -> Result<()> {
+        self.check_room_to_serve()?;
+        let blocks = (span_of(size) / size) as usize;
+        let has_room = size > SLAB_MAX
+            || match self.free.get_mut(&size) {
+                Some(shelf) => shelf.make_room(blocks),
+                None => self.free.make_room(),
+            };
+        // Last, for what was not set aside: a new shelf, and what the trees of all four grow by.
+        if has_room && has_room_for(ENTER_BYTES) { Ok(()) } else { Err(no_host_memory()) }
     }
 
     /// Room for the end of a block: a list of what it may have to wait for, with an entry for each of its uses, and a place

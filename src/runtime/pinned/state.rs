@@ -19,6 +19,13 @@ pub(crate) struct UnifiedState {
     pub(crate) tags: TagSums,
 }
 
+impl UnifiedState {
+    /// Makes room for one more range with that tag. `false`: the host has no memory for it.
+    pub(crate) fn make_room(&mut self, tag: u16) -> bool {
+        self.tags.make_room(tag) && self.ranges.make_room()
+    }
+}
+
 /// The unified memory of one device.
 #[derive(Default)]
 pub(crate) struct Table(pub(crate) Mutex<UnifiedState>);
