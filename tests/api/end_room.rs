@@ -162,3 +162,42 @@ fn the_library_ends_with_more_mapped_ranges_than_there_is_room_to_list() {
         without_any(|| ok(millpond_finalize()));
     });
 }
+
+/// Blocks that live, and as many pieces of free memory between them.
+fn ends_with_blocks(mapping: bool, backend: &str) {
+    let host = millpond_host_options {
+        struct_size: size_of::<millpond_host_options>(),
+        device_count: 1,
+        capacity_bytes: 32 << 30,
+        disable_mapping: u32::from(!mapping),
+    };
+    ok(unsafe { millpond_host_configure(&host) });
+    millpond::runtime::set_default_options(Some("host"), None, backend).unwrap();
+    let w = World::new();
+    let stream = w.stream();
+    let blocks: Vec<_> = (0..20_000)
+        .map(|_| {
+            let mut block = null_mut();
+            ok(unsafe { millpond_alloc(w.0, 70_000, &mut block) });
+            ok(unsafe { millpond_record_stream(block, stream) });
+            block
+        })
+        .collect();
+    blocks.iter().step_by(2).for_each(|&block| ok(unsafe { millpond_free(block) }));
+    without_any(|| ok(millpond_finalize()));
+}
+
+#[test]
+fn the_library_ends_with_more_blocks_than_there_is_room_to_list() {
+    apart(|| ends_with_blocks(true, ""));
+}
+
+#[test]
+fn the_library_ends_with_more_blocks_in_segments_than_there_is_room_to_list() {
+    apart(|| ends_with_blocks(false, ""));
+}
+
+#[test]
+fn the_library_ends_with_more_blocks_without_pools_than_there_is_room_to_list() {
+    apart(|| ends_with_blocks(true, "backend:none"));
+}

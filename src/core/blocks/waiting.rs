@@ -6,7 +6,7 @@
 
 use super::super::desc::{DIRECT, Id, USES, kind};
 use super::super::ground::Ground;
-use super::super::heap::{Heap, LockedHeap, Ready, Use, Waiting};
+use super::super::heap::{Heap, LockedHeap, Ready, Waiting};
 use super::super::order::{Fence, Stream, Waits};
 use super::super::shape::Class;
 use super::super::state::growth::transits::Parts;
@@ -352,7 +352,6 @@ impl<'a> WaitingBlocks<'a> {
             let waiting = std::mem::take(&mut h.waiting);
             h.stream = None;
             drop(h);
-            let uses: Vec<Use> = uses.into_values().flatten().collect();
             drop((uses, exports, waiting));
         }
         for pool in self.ground.pools().all() {

@@ -16,7 +16,10 @@ pub(crate) fn close(ground: &Ground) -> Result<()> {
     ground.order.close();
     // A thread that was in the device when its door was shut may not have placed yet what it has got or given back there.
     drop(ground.growing().wait_for_all_transits());
-    let _ = Trim::of(ground).all(None);
+    // What is unused, while the host has memory for lists of it. The rest goes one by one, or with the window.
+    if ground.check_host_room().is_ok() {
+        let _ = Trim::of(ground).all(None);
+    }
     WaitingBlocks::of(ground).forget_all();
     // Continues after a failure: the device may take the others. There may be no memory of the host for a list of them.
     let mut first = Ok(());

@@ -194,6 +194,13 @@ impl Account {
         Some(block)
     }
 
+    /// Frees one block, whichever, at the end of all, when nobody asks any more which were freed before.
+    pub(super) fn end_any(&mut self) -> Option<Block> {
+        self.graves.clear();
+        let first = *self.blocks.first_key_value()?.0;
+        self.end(first)
+    }
+
     /// The live block at `addr` is one of `bytes` now.
     pub(super) fn resize(&mut self, addr: u64, bytes: u64) {
         let Some(block) = self.blocks.get_mut(&addr) else { return };

@@ -316,21 +316,21 @@ impl Unpooled {
 
     /// Gives everything back to the device; every later call returns `NotInitialized`. Idempotent.
     pub(crate) fn close(&self) -> Result<()> {
-        let (blocks, freed) = {
+        let freed = {
             let Ok(mut a) = self.lock() else { return Ok(()) };
             a.closed = true;
             // A thread in the middle of an operation finds the device ended, and leaves its block here.
             while a.hands(None) != 0 || a.taking != 0 {
                 a = self.put_down.wait(a);
             }
-            let live: Vec<u64> = a.blocks.keys().copied().collect();
-            let blocks: Vec<Block> = live.into_iter().filter_map(|addr| a.end(addr)).collect();
-            (blocks, std::mem::take(&mut a.freed))
+            std::mem::take(&mut a.freed)
         };
         self.order.close();
+        // One after the other: the host may have no memory for a list.
+        let next = || lock(&self.account).end_any();
         // Continues after a failure: the blocks are independent of each other.
         let mut first = Ok(());
-        for block in blocks.into_iter().chain(freed.into_iter().map(|f| f.block)) {
+        for block in std::iter::from_fn(next).chain(freed.into_iter().map(|f| f.block)) {
             first = first.and(self.device_free(&block.info, 0));
             lock(&self.account).gone(&block);
         }
