@@ -27,6 +27,8 @@ pub struct Counted {
     pub padding: u64,
     /// Blocks that the library keeps track of at a time.
     pub most_blocks: u64,
+    /// It gives the lowest addresses that are free, and no room between two blocks. Otherwise none comes again.
+    pub lowest: bool,
 }
 
 impl Counted {
@@ -42,6 +44,7 @@ impl Counted {
             min_chunk: 512,
             padding: 0,
             most_blocks: u64::MAX,
+            lowest: false,
         }
     }
 
@@ -194,8 +197,16 @@ impl Device for CountedDevice {
     fn alloc(&self, bytes: u64) -> Result<u64> {
         let s = &mut *self.state();
         self.take(s, bytes)?;
-        let end = s.blocks.last_key_value().map_or(SEGMENTS, |(at, n)| at + n);
-        let at = end.next_multiple_of(GRANULE) + GRANULE;
+        let at = if self.how.lowest {
+            let mut at = SEGMENTS;
+            for (&next, &n) in &s.blocks {
+                at = if next < at + bytes { next + n } else { break };
+            }
+            at
+        } else {
+            let end = s.blocks.last_key_value().map_or(SEGMENTS, |(at, n)| at + n);
+            end.next_multiple_of(GRANULE) + GRANULE
+        };
         s.blocks.insert(at, bytes);
         Ok(at)
     }

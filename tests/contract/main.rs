@@ -46,6 +46,7 @@ mod ends_beside;
 mod events;
 mod exports_meet;
 mod failing_fences;
+mod far_again;
 mod far_random;
 mod far_segments;
 mod far_threads;
