@@ -77,11 +77,11 @@ pub trait Backing: Points {
 
     /// Copies the contents of granules `first..first + count` to host memory and keeps the copy. All or nothing.
     fn save(&self, _first: u32, _count: u32) -> Result<()> {
-        Err(Error::new(Code::Unsupported, "this device cannot copy to the host"))
+        Err(Error::new(Code::Unsupported, "the device cannot copy to the host"))
     }
     /// Copies them back into the granules, which have been created again. The copy is still kept.
     fn load(&self, _first: u32, _count: u32) -> Result<()> {
-        Err(Error::new(Code::Unsupported, "this device cannot copy from the host"))
+        Err(Error::new(Code::Unsupported, "the device cannot copy from the host"))
     }
     /// Drops the saved copy.
     fn drop_saved(&self, _first: u32, _count: u32) {}
@@ -96,7 +96,7 @@ pub trait Backing: Points {
     fn mark(&self, stream: u64) -> Result<Option<Point>>;
     /// A point that is passed when the caller's event is; `None`: it has been passed. The event stays the caller's.
     fn borrow_event(&self, _event: u64) -> Result<Option<Point>> {
-        Err(Error::new(Code::Unsupported, "this device has no events"))
+        Err(Error::new(Code::Unsupported, "the device has no events"))
     }
     /// Whether graph capture records work that is queued on `stream` for later, so that no point can be made there. For
     /// the default stream, also whether the capture of another stream forbids work on it. For `EVERY`, whether a
@@ -153,7 +153,7 @@ pub trait Backing: Points {
         }
         Err(Error::formatted(
             Code::UnknownStream,
-            format_args!("stream {stream:#x} is not a stream of this device, or was destroyed"),
+            format_args!("there is no stream {stream:#x}, or it was destroyed"),
         ))
     }
     /// As [`mark`](Self::mark), for a stream that is not the device's own. It may have ended since `owns` was called;
@@ -161,7 +161,7 @@ pub trait Backing: Points {
     /// [`lasts_elsewhere`](Self::lasts_elsewhere). The point is passed when a wait for the whole device that begins
     /// later returns.
     fn mark_elsewhere(&self, _stream: u64, _named: bool) -> Result<Option<Point>> {
-        Err(Error::new(Code::Unsupported, "this device knows no streams but its own"))
+        Err(Error::new(Code::Unsupported, "the device knows no streams but its own"))
     }
     /// Whether `stream` denotes the default stream, which waits for all others. Locks may be held, so an implementation
     /// calls nothing and waits for nothing.

@@ -3,10 +3,9 @@
 
 use super::{
     Caps, CopyKind, DriverPool, ExternalStreams, Facts, HostWish, Mapping, MemoryInfo, Registration, Sharing,
-    Sizes, StreamId, Streams, Unified, Versions, Whose,
+    Sizes, StreamId, Streams, Unified, Versions, Whose, no_stream,
 };
-use crate::base::error::{Code, Result};
-use crate::fail;
+use crate::base::error::Result;
 use std::sync::Arc;
 
 /// A named kind of device.
@@ -135,10 +134,7 @@ impl<'a> dyn Device + 'a {
         match self.external_streams() {
             Some(external) => external.owner(stream),
             None if stream == 0 || self.streams().exists(stream) => Ok(Whose::Ours),
-            None => fail!(
-                Code::UnknownStream,
-                "stream {stream:#x} is not a stream of this device, or was destroyed"
-            ),
+            None => Err(no_stream(stream)),
         }
     }
 

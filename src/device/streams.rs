@@ -2,7 +2,13 @@
 //! the program also uses directly.
 
 use super::{EventId, StreamId};
-use crate::base::error::Result;
+use crate::base::error::{Code, Error, Result};
+
+/// The error of a call that names a stream which the device does not have. Whoever knows the device's name says more.
+#[cold]
+pub(crate) fn no_stream(stream: StreamId) -> Error {
+    Error::formatted(Code::UnknownStream, format_args!("there is no stream {stream:#x}, or it was destroyed"))
+}
 
 /// A function to run when a stream reaches it. It runs on a thread of the device with no lock held, and must not make
 /// blocking calls of the library.

@@ -189,6 +189,44 @@ fn pointers_that_are_not_blocks() {
 }
 
 #[test]
+fn a_message_names_the_device_that_was_asked() {
+    let f = fixture();
+    let (mut other, mut pool) = (null_mut(), null_mut());
+    ok(unsafe { millpond_device_get(c"host".as_ptr(), 1, &mut other) });
+    ok(unsafe { millpond_device_get_default_pool(other, &mut pool) });
+    let mut local = 0u64;
+    let stranger: *mut c_void = (&raw mut local).cast();
+    let nowhere = format!("no device has a live block at {stranger:?}");
+    let says = |status, ending: &str| {
+        fails(status, code());
+        assert!(message().ends_with(ending) && !message().contains("this device"), "{}", message());
+    };
+    let mut info: millpond_block_info = unsafe { std::mem::zeroed() };
+    info.struct_size = size_of::<millpond_block_info>();
+    unsafe {
+        // Whoever names no device is told of all.
+        says(millpond_free(stranger), &nowhere);
+        says(millpond_free_sized(stranger, 8), &nowhere);
+        says(millpond_try_expand(stranger, 8), &nowhere);
+        says(millpond_record_stream(stranger, null_mut()), &nowhere);
+        says(millpond_get_block(stranger, &mut info), &nowhere);
+        says(millpond_pool_free(f.pool, stranger, null_mut()), "is not a block of testdev:0");
+        says(millpond_pool_free(pool, stranger, null_mut()), "is not a block of host:1");
+        says(millpond_device_free(other, stranger), "is not a block of host:1");
+        let nobody: C_Stream = without_provenance_mut(0x123_4560);
+        for (pool, ending) in
+            [(f.pool, "of testdev:0, or was destroyed"), (pool, "of host:1, or was destroyed")]
+        {
+            says(millpond_pool_alloc(pool, 8, nobody, &mut null_mut()), ending);
+        }
+        let p = alloc(&f, 8);
+        says(millpond_pool_free(f.pool, p, nobody), "is not a stream of testdev:0, or was destroyed");
+        says(millpond_record_stream(p, nobody), "is not a stream of testdev:0, or was destroyed");
+        ok(millpond_free(p));
+    }
+}
+
+#[test]
 fn host_and_unified_memory() {
     let f = fixture();
     type Alloc = unsafe extern "C" fn(*mut millpond_device, usize, *mut *mut c_void) -> C_Status;

@@ -28,7 +28,7 @@ fn no_stream<T>(id: u64) -> Result<T> {
             "the stream is an empty one: never made, moved from, or it could not be made"
         );
     }
-    fail!(Code::UnknownStream, "stream {id:#x} is not a stream of this device")
+    fail!(Code::UnknownStream, "there is no stream {id:#x}")
 }
 
 impl Order {

@@ -5,7 +5,7 @@ use super::context::{Inside, Primary};
 use super::driver::Driver;
 use super::handles::{HandleTable, Makers};
 use crate::base::error::{Code, Error, Result};
-use crate::device::StreamId;
+use crate::device::{StreamId, no_stream};
 use crate::fail;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -92,6 +92,6 @@ impl Card {
         if self.handles.exists(stream) {
             return Ok(());
         }
-        fail!(Code::UnknownStream, "stream {stream:#x} is not a stream of this device, or was destroyed")
+        Err(no_stream(stream))
     }
 }

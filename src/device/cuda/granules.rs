@@ -428,7 +428,7 @@ impl Granules {
     /// A file descriptor for each handle of these granules, in order, and its bytes.
     pub(super) fn export(&self, granules: &[Run]) -> Result<Vec<(OwnedFd, u64)>> {
         if !self.physical.exportable {
-            fail!(Code::Unsupported, "memory of this device has no file descriptors: {}", self.no_export);
+            fail!(Code::Unsupported, "the memory has no file descriptors: {}", self.no_export);
         }
         let found = self.lock().present(granules)?;
         let export = |(handle, _, bytes)| Ok((self.driver.physical_export(handle)?, bytes));

@@ -76,7 +76,7 @@ impl Blocks {
                     "the block at {addr:#x} is another kind of memory, or not of {bytes} bytes"
                 );
             }
-            None => fail!(Code::UnknownPointer, "{addr:#x} is not a block of this device"),
+            None => fail!(Code::UnknownPointer, "no block starts at {addr:#x}"),
         };
         self.give_back(kind, addr, size).inspect_err(|_| {
             self.lock().insert(addr, (kind, size));

@@ -8,13 +8,13 @@
 use super::granules::Granules;
 use super::memory::Kind;
 use super::process;
-use super::shared::{Shared, State, unknown_stream};
+use super::shared::{Shared, State};
 use super::stream::{Point, Stream, Work};
 use crate::base::boxed::text_if_it_fits;
 use crate::base::error::{Code, Error, Result};
 use crate::device::{
     Caps, CopyKind, Device, Facts, GRANULE, HostWish, Identity, Mapping, MemoryInfo, Peers, Registration,
-    Sharing, Sizes, StreamId, Streams, Unified, Versions,
+    Sharing, Sizes, StreamId, Streams, Unified, Versions, no_stream,
 };
 use crate::fail;
 use std::sync::{Arc, OnceLock};
@@ -98,7 +98,7 @@ fn processor() -> Option<String> {
 }
 
 pub(super) fn push(target: &Arc<Stream>, id: StreamId, work: Work) -> Result<Point> {
-    target.push(work)?.ok_or_else(|| unknown_stream(id))
+    target.push(work)?.ok_or_else(|| no_stream(id))
 }
 
 impl Device for HostDevice {

@@ -145,7 +145,7 @@ impl Blocks {
 
     fn find(map: &Map<u64, Block>, ordinal: usize, kind: Kind, addr: u64, bytes: u64) -> Result<()> {
         let Some(block) = map.get(&addr) else {
-            fail!(Code::UnknownPointer, "{addr:#x} is not a live block of this device type");
+            fail!(Code::UnknownPointer, "no block starts at {addr:#x}");
         };
         if block.ordinal as usize != ordinal || block.kind != kind {
             let (kind, owner) = (block.kind, block.ordinal);

@@ -12,10 +12,11 @@ use super::process::{self};
 use super::staging::Staging;
 use super::stream::{Backlog, Ended, Ends, Point, Serial, Stream, copied};
 use crate::base::boxed::try_push;
-use crate::base::error::{Code, Error, Result, no_host_memory};
+use crate::base::error::{Error, Result, no_host_memory};
 use crate::base::fork;
 use crate::base::sync::system::{Mutex, MutexGuard, lock};
 use crate::device::gate::{CallGate, CallPass};
+use crate::device::no_stream;
 use crate::locks;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -166,14 +167,14 @@ impl State {
     }
 
     pub(super) fn remove_stream(&self, id: u64) -> Result<()> {
-        let stream = lock(&self.streams).live.remove(id).ok_or_else(|| unknown_stream(id))?;
+        let stream = lock(&self.streams).live.remove(id).ok_or_else(|| no_stream(id))?;
         stream.close();
         self.reap();
         Ok(())
     }
 
     pub(super) fn stream(&self, id: u64) -> Result<Arc<Stream>> {
-        lock(&self.streams).live.get(id).map(Arc::clone).ok_or_else(|| unknown_stream(id))
+        lock(&self.streams).live.get(id).map(Arc::clone).ok_or_else(|| no_stream(id))
     }
 
     /// Joins the threads of destroyed streams that have ended. Returns how many it has looked at: only those that say so
@@ -260,8 +261,4 @@ impl State {
             None => std::iter::from_fn(|| self.first_pending()).for_each(|point| point.wait()),
         }
     }
-}
-
-pub(super) fn unknown_stream(id: u64) -> Error {
-    Error::formatted(Code::UnknownStream, format_args!("stream {id:#x} is not a live stream of this device"))
 }

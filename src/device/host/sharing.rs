@@ -26,10 +26,7 @@ impl Sharing for HostDevice {
     }
 
     fn segment(&self, _addr: u64) -> Result<Exported> {
-        Err(Error::new(
-            Code::Unsupported,
-            "memory of this device that is not mapped cannot be shared with other processes",
-        ))
+        Err(Error::new(Code::Unsupported, "memory that is not mapped cannot be shared with other processes"))
     }
 
     fn open(&self, memory: &Imported<'_>) -> Result<u64> {

@@ -9,7 +9,7 @@ use super::places::Places;
 use super::points::Points;
 use super::refused::Refused;
 use super::segments::Segments;
-use crate::base::error::Result;
+use crate::base::error::{Code, Error, Result};
 use crate::base::ordered::{Map, Set};
 use crate::base::sync::levels::{Called, check_unlocked};
 use crate::base::sync::system::{Mutex, lock};
@@ -95,6 +95,21 @@ impl DeviceBacking {
     /// The number and the name of the device, if it has any.
     pub(crate) fn owner(&self) -> Option<&(u32, String)> {
         self.owner.get()
+    }
+
+    /// The name of the device, for messages.
+    pub(crate) fn name(&self) -> &str {
+        self.owner().map_or("the device", |(_, name)| name)
+    }
+
+    /// The error of a call that names a stream which the device does not have.
+    #[cold]
+    pub(crate) fn no_stream(&self, stream: StreamId) -> Error {
+        let name = self.name();
+        Error::formatted(
+            Code::UnknownStream,
+            format_args!("stream {stream:#x} is not a stream of {name}, or was destroyed"),
+        )
     }
 
     /// Whether the device has begun to end: nobody new is let in, and those inside should leave.

@@ -236,7 +236,14 @@ impl Backing for DeviceBacking {
     }
 
     fn owns(&self, stream: u64) -> Result<bool> {
-        Ok(stream == 0 || self.device.stream_owner(stream)? == Whose::Ours)
+        if stream == 0 {
+            return Ok(true);
+        }
+        match self.device.stream_owner(stream) {
+            Ok(whose) => Ok(whose == Whose::Ours),
+            Err(e) if e.code() == Code::UnknownStream => Err(self.no_stream(stream)),
+            Err(e) => Err(e),
+        }
     }
 
     fn is_default(&self, stream: u64) -> bool {

@@ -45,6 +45,12 @@ fn ambiguous<T>(addr: u64, all: &[BlockOnDevice]) -> Result<T> {
     );
 }
 
+/// The answer of a search for a block on all devices.
+#[cold]
+fn nowhere(addr: u64) -> Error {
+    Error::formatted(Code::UnknownPointer, format_args!("no device has a live block at {addr:#x}"))
+}
+
 /// The blocks that contain `addr`, at most one for each device; usually one. An error if there is none.
 pub fn holders(addr: u64) -> Result<Vec<BlockOnDevice>> {
     fork::check()?;
@@ -68,6 +74,7 @@ pub fn holders(addr: u64) -> Result<Vec<BlockOnDevice>> {
                     format_args!("the block at {addr:#x} was freed"),
                 ));
             }
+            Err(e) if e.code() == Code::UnknownPointer => _ = worst.get_or_insert_with(|| nowhere(addr)),
             Err(e) => worst = worst.or(Some(e)),
         }
     }
@@ -192,6 +199,7 @@ fn free_unknown(addr: u64, size: Option<u64>, mut worst: Option<Error>) -> Resul
         for d in table::open_devices() {
             match d.memory().free(addr, None, size) {
                 Ok(()) => return Ok(()),
+                Err(e) if e.code() == Code::UnknownPointer => _ = worst.get_or_insert_with(|| nowhere(addr)),
                 Err(e) => keep_worst(e, &mut worst)?,
             }
         }

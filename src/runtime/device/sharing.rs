@@ -87,7 +87,7 @@ impl SharedMemory<'_> {
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
         let start = addr / page * page;
         let Some(dma_bufs) = sharing(self.0.device())?.dma_bufs() else {
-            fail!(Code::Unsupported, "this device exports no dma-buf");
+            fail!(Code::Unsupported, "the block's device exports no dma-buf");
         };
         let fd = dma_bufs.export(start, end.next_multiple_of(page) - start)?;
         Ok((fd, addr - start))

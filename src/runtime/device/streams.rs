@@ -31,21 +31,17 @@ impl DeviceStreams<'_> {
         if stream == 0 {
             return Ok(());
         }
-        let (name, ordinal) = (self.0.type_name(), self.0.ordinal());
+        let backing = self.0.memory().backing();
         match self.0.device().stream_owner(stream) {
             Ok(Whose::Ours) => Ok(()),
             Ok(Whose::Theirs) => {
                 fail!(
                     Code::UnknownStream,
-                    "stream {stream:#x} is of another device or context than {name}:{ordinal}"
+                    "stream {stream:#x} is of another device or context than {}",
+                    backing.name()
                 )
             }
-            Err(e) if e.code() == Code::UnknownStream => {
-                fail!(
-                    Code::UnknownStream,
-                    "stream {stream:#x} is not a stream of {name}:{ordinal}, or was destroyed"
-                )
-            }
+            Err(e) if e.code() == Code::UnknownStream => Err(backing.no_stream(stream)),
             Err(e) => Err(e),
         }
     }

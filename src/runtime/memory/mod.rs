@@ -37,7 +37,6 @@ mod timed;
 pub(super) mod watched;
 
 use marks::Mark;
-use pooled::unknown;
 pub(crate) use pooled::{Block, Given, Pooled};
 use state::How;
 pub(crate) use state::Memory;
@@ -48,7 +47,7 @@ impl Memory {
         match self.open()? {
             How::Pooled(p) => match p.places.offset(addr) {
                 Some(offset) => p.pond.record_stream(offset, stream),
-                None => unknown(addr),
+                None => Err(p.unknown(addr)),
             },
             How::Unpooled(u) => u.record_stream(addr, stream),
         }?;
@@ -63,7 +62,7 @@ impl Memory {
         match self.open()? {
             How::Pooled(p) => match p.places.offset(addr) {
                 Some(offset) => p.pond.end_use(offset, stream, event),
-                None => unknown(addr),
+                None => Err(p.unknown(addr)),
             },
             How::Unpooled(u) => u.record_stream(addr, stream),
         }
@@ -79,7 +78,7 @@ impl Memory {
                     b.base = addr - (offset - b.base);
                     Ok(b)
                 }
-                None => unknown(addr),
+                None => Err(p.unknown(addr)),
             },
             How::Unpooled(u) => u.block(addr),
         }
@@ -102,7 +101,7 @@ impl Memory {
         let resize = || match how {
             How::Pooled(p) => match p.places.offset(addr) {
                 Some(offset) => p.pond.special().resize(offset, bytes),
-                None => unknown(addr),
+                None => Err(p.unknown(addr)),
             },
             How::Unpooled(u) => u.resize(addr, bytes),
         };

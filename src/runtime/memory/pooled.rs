@@ -1,10 +1,9 @@
 //! A pond over a device: allocations and frees are translated from addresses to offsets and back.
 
-use crate::base::error::{Code, Result};
+use crate::base::error::{Code, Error, Result};
 use crate::base::range_map::Memo;
 use crate::core::{Config, Freed, GRANULE, Got, Heap, Layout, Outside, Pond, Pool, PoolId, PoolRef, Stats};
 use crate::device::{Device, Mapping, StreamId, TieSizes};
-use crate::fail;
 use crate::runtime::backing::{DeviceBacking, Places};
 use crate::runtime::entry::usage::Usage;
 use crate::runtime::watch::observe::Observers;
@@ -55,12 +54,6 @@ pub(crate) enum Block {
     Found { addr: u64, offset: u64 },
     /// The block at this offset, which the first step has missed: `heap` is what [`Pond::free_quick`] said.
     Missed { offset: u64, heap: Option<&'static Heap> },
-}
-
-#[cold]
-#[inline(never)]
-pub(super) fn unknown<T>(addr: u64) -> Result<T> {
-    fail!(Code::UnknownPointer, "{addr:#x} is not a block of this device")
 }
 
 /// The configuration of a pond over `device`.
@@ -168,6 +161,16 @@ impl Pooled {
         }
     }
 
+    /// The error of a call about a block at an address that is none of the memory's.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn unknown(&self, addr: u64) -> Error {
+        Error::formatted(
+            Code::UnknownPointer,
+            format_args!("{addr:#x} is not a block of {}", self.supply.name()),
+        )
+    }
+
     /// The first step of a request: see [`Pond::alloc_quick`]. After the end of the device no pool has a heap. Never
     /// panics.
     #[inline(always)]
@@ -226,7 +229,7 @@ impl Pooled {
             Block::At(addr) => match self.places.offset(addr) {
                 Some(offset) => offset,
                 None if addr == 0 => return Ok(()),
-                None => return unknown(addr),
+                None => return Err(self.unknown(addr)),
             },
             Block::Found { offset, .. } => offset,
             Block::Missed { offset, heap } => return self.pond.free_from(offset, stream, size, heap),

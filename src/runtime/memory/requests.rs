@@ -8,7 +8,7 @@
 
 use super::group::MemoryGroup;
 use super::marks::Mark;
-use super::pooled::{Block, Pooled, Whole, unknown};
+use super::pooled::{Block, Pooled, Whole};
 use super::state::{How, Memory};
 use crate::base::error::{Code, Error, Result};
 use crate::core::{GRANULE, Heap, PoolId, PoolRef, UNORDERED};
@@ -38,7 +38,7 @@ impl Block {
     pub(super) fn located(&self, p: &Pooled) -> Result<(u64, u64)> {
         match *self {
             Block::At(addr) => {
-                p.places.offset(addr).map_or_else(|| unknown(addr), |offset| Ok((addr, offset)))
+                p.places.offset(addr).map(|offset| (addr, offset)).ok_or_else(|| p.unknown(addr))
             }
             Block::Found { addr, offset } => Ok((addr, offset)),
             Block::Missed { offset, .. } => Ok((p.places.address(offset)?, offset)),

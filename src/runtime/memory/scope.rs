@@ -101,7 +101,7 @@ impl Scopes {
         let pop = |stack: &RefCell<Vec<Scope>>| {
             let mut stack = stack.borrow_mut();
             let Some(at) = stack.iter().rposition(|s| Arc::ptr_eq(&s.of, self)) else {
-                fail!(Code::NotPermitted, "this thread has no scope open on this device");
+                fail!(Code::NotPermitted, "this thread has no scope open on the pool's device");
             };
             if stack[at].pool != pool {
                 fail!(Code::NotPermitted, "the innermost scope of this thread is one of another pool");

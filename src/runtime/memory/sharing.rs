@@ -1,7 +1,6 @@
 //! Sharing a device's memory: segment callbacks, and blocks that are exported to other processes. `share/` has the
 //! format of exports.
 
-use super::pooled::unknown;
 use super::state::Memory;
 use crate::base::error::{Code, Result};
 use crate::core::Pieces;
@@ -57,7 +56,7 @@ impl Exports<'_> {
     /// See `SharedMemory::export`.
     pub(crate) fn make(&self, addr: u64) -> Result<Export> {
         let p = self.0.pooled()?;
-        let Some(offset) = p.places.offset(addr) else { return unknown(addr) };
+        let Some(offset) = p.places.offset(addr) else { return Err(p.unknown(addr)) };
         let wish = self.0.settings().export_handle();
         let make = || {
             // From here on the memory stays where it is; if what follows fails, dropping the ticket ends that.
@@ -79,7 +78,7 @@ impl Exports<'_> {
     /// Where the memory of the block is, whether the device maps, and whether it is exported by fabric handles.
     pub(crate) fn pieces(&self, addr: u64) -> Result<(Pieces, bool, bool)> {
         let p = self.0.pooled()?;
-        let Some(offset) = p.places.offset(addr) else { return unknown(addr) };
+        let Some(offset) = p.places.offset(addr) else { return Err(p.unknown(addr)) };
         let pieces = whole(&*p.device, p.pond.exports().pieces(offset)?)?;
         let fabric = by_fabric(&*p.device, &pieces, p.maps, self.0.settings().export_handle())?;
         Ok((pieces, p.maps, fabric))

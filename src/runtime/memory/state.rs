@@ -7,6 +7,7 @@ use super::released::Released;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
 use crate::core::{Pool, PoolId};
+use crate::fail;
 use crate::locks;
 use crate::runtime::group::membership::Membership;
 use crate::runtime::memory::deferred::DeferredFrees;
@@ -79,7 +80,7 @@ impl Memory {
     pub(super) fn pooled(&self) -> Result<&Pooled> {
         match self.open()? {
             How::Pooled(p) => Ok(p),
-            How::Unpooled(_) => Err(Error::new(Code::Unsupported, "this device is not pooled")),
+            How::Unpooled(u) => fail!(Code::Unsupported, "{} is not pooled", u.supply().name()),
         }
     }
 

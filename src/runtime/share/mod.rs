@@ -29,8 +29,9 @@ pub struct Export {
 
 /// How memory of the device goes to other processes.
 pub(super) fn sharing(device: &dyn Device) -> Result<&dyn Sharing> {
-    let none =
-        || Error::new(Code::Unsupported, "memory of this device cannot be shared with other processes");
+    let none = || {
+        Error::new(Code::Unsupported, "memory of the block's device cannot be shared with other processes")
+    };
     device.sharing().ok_or_else(none)
 }
 
@@ -41,7 +42,8 @@ pub(super) fn sharing_in(device: &dyn Device) -> Result<&dyn Sharing> {
 }
 
 fn fabric(device: &dyn Device) -> Result<&dyn Fabric> {
-    let none = || Error::new(Code::Unsupported, "no fabric handles: the memory of this device has none");
+    let none =
+        || Error::new(Code::Unsupported, "no fabric handles: the memory of the block's device has none");
     device.sharing().and_then(Sharing::fabric).ok_or_else(none)
 }
 

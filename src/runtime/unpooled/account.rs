@@ -100,8 +100,8 @@ impl Account {
         (addr - b.info.base < b.info.size).then_some(b)
     }
 
-    /// The error for `addr`, at which no live block starts.
-    pub(super) fn not_live(&self, addr: u64) -> Error {
+    /// The error for `addr`, at which no live block of the device of that name starts.
+    pub(super) fn not_live(&self, device: &str, addr: u64) -> Error {
         if let Some(b) = self.holder(addr) {
             Error::formatted(
                 Code::UnknownPointer,
@@ -110,7 +110,7 @@ impl Account {
         } else if self.graves.contains(&addr) {
             Error::formatted(Code::DoubleFree, format_args!("the block at {addr:#x} was freed before"))
         } else {
-            Error::formatted(Code::UnknownPointer, format_args!("{addr:#x} is not a block of this device"))
+            Error::formatted(Code::UnknownPointer, format_args!("{addr:#x} is not a block of {device}"))
         }
     }
 

@@ -63,7 +63,7 @@ impl Unpooled {
         let (block, _hand) = {
             let mut a = self.lock()?;
             let Some(block) = a.blocks.get(&addr) else {
-                return Err(a.not_live(addr));
+                return Err(a.not_live(self.supply.name(), addr));
             };
             if let Some(s) = size.filter(|&s| s != block.info.requested) {
                 fail!(Code::WrongSize, "{s} bytes given at free, {} at allocation", block.info.requested);
@@ -73,7 +73,7 @@ impl Unpooled {
             if !waits.make_room(fences) || a.freed.try_reserve(1).is_err() || !has_room(CALL_BYTES) {
                 return Err(no_host_memory());
             }
-            let Some(block) = a.end(addr) else { return Err(a.not_live(addr)) };
+            let Some(block) = a.end(addr) else { return Err(a.not_live(self.supply.name(), addr)) };
             self.tell(EventKind::FreeRequested, &block.info);
             let hand = self.hand(&mut a, block.info.pool);
             (block, hand)

@@ -282,7 +282,7 @@ impl Unpooled {
                 b.used_by.push(stream);
                 Ok(())
             }
-            None => Err(a.not_live(addr)),
+            None => Err(a.not_live(self.supply.name(), addr)),
         }
     }
 
@@ -292,7 +292,7 @@ impl Unpooled {
             fail!(Code::InvalidArgument, "a block cannot get a size of 0 bytes");
         }
         let mut a = self.lock()?;
-        let Some(block) = a.blocks.get(&addr) else { return Err(a.not_live(addr)) };
+        let Some(block) = a.blocks.get(&addr) else { return Err(a.not_live(self.supply.name(), addr)) };
         let has = block.info.size;
         if self.rounded(bytes).is_none_or(|n| n > has) {
             fail!(Code::OutOfMemory, "the block has {has} bytes, and memory that is not pooled cannot grow");
@@ -306,7 +306,7 @@ impl Unpooled {
         let a = self.lock()?;
         match a.holder(addr) {
             Some(b) => Ok(b.info),
-            None => Err(a.not_live(addr)),
+            None => Err(a.not_live(self.supply.name(), addr)),
         }
     }
 
