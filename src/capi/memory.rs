@@ -77,7 +77,7 @@ pub unsafe extern "C" fn millpond_free(ptr: *mut c_void) -> C_Status {
 /// freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_free(device: *mut millpond_device, ptr: *mut c_void) -> C_Status {
-    run(|| handles::device(device)?.memory().free(ptr.addr() as u64, None, None))
+    run(|| runtime::device_free(handles::device(device)?, ptr.addr() as u64))
 }
 
 /// As `millpond_free`, but checks that `size_bytes` is the size of the request.

@@ -12,6 +12,7 @@ use crate::core::{
     UNORDERED,
 };
 use crate::device::StreamId;
+use crate::runtime::device::by_address::{Kind, explained};
 use crate::runtime::device::state::DeviceState;
 #[cfg(doc)]
 use crate::runtime::memory::Memory;
@@ -533,10 +534,14 @@ fn free_rest<C: Caller, A>(
 ) -> A {
     answer(caller.guard(|| {
         caller.may_call()?;
-        match pooled.whole.get() {
+        let done = match pooled.whole.get() {
             Some(whole) => whole.free_with_all_steps(block, stream),
             // Not so, since its pool was found.
             None => caller.pool()?.0.memory().free_block(block, Some(stream), None),
+        };
+        match block {
+            Block::At(addr) => done.map_err(|e| explained(addr, Kind::Block, e)),
+            _ => done,
         }
     }))
 }
@@ -552,6 +557,7 @@ fn free_first<C: Caller, A>(
 ) -> A {
     answer(caller.guard(|| {
         caller.may_call()?;
-        caller.pool()?.0.memory().free(addr, Some(stream), None)
+        let done = caller.pool()?.0.memory().free(addr, Some(stream), None);
+        done.map_err(|e| explained(addr, Kind::Block, e))
     }))
 }

@@ -69,7 +69,7 @@ pub use crate::device::{
 };
 pub use backing::segments::Segment;
 pub use device::by_address::{
-    BlockOnDevice, free, holder, holders, import_close, owner, try_expand, usable_size, user,
+    BlockOnDevice, device_free, free, holder, holders, import_close, owner, try_expand, usable_size, user,
 };
 pub use device::events::DeviceEvents;
 pub use device::group::DeviceGroup;

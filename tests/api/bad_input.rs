@@ -227,6 +227,50 @@ fn a_message_names_the_device_that_was_asked() {
 }
 
 #[test]
+fn every_free_of_other_memory_says_which_call_frees_it() {
+    let f = fixture();
+    let (mut pinned, mut unified) = (null_mut(), null_mut());
+    ok(unsafe { millpond_host_alloc(f.device, 100, &mut pinned) });
+    ok(unsafe { millpond_unified_alloc(f.device, 100, &mut unified) });
+    let block = alloc(&f, 100);
+    let how = ["millpond_host_free frees it", "millpond_unified_free frees it", "millpond_free frees it"];
+    let says = |status, how| {
+        fails(status, MILLPOND_E_UNKNOWN_POINTER);
+        assert!(message().ends_with(how), "{how}: {}", message());
+    };
+    let mut info: millpond_block_info = unsafe { std::mem::zeroed() };
+    info.struct_size = size_of::<millpond_block_info>();
+    // Twice: the first time the pool is not known by the first step of the ladder.
+    for (p, how) in [(pinned, how[0]), (unified, how[1]), (pinned, how[0])] {
+        unsafe {
+            says(millpond_free(p), how);
+            says(millpond_free_sized(p, 100), how);
+            says(millpond_device_free(f.device, p), how);
+            says(millpond_pool_free(f.pool, p, null_mut()), how);
+            says(millpond_record_stream(p, null_mut()), how);
+            says(millpond_get_block(p, &mut info), how);
+            says(millpond_import_close(p), how);
+        }
+    }
+    unsafe {
+        says(millpond_host_free(f.device, unified), how[1]);
+        says(millpond_unified_free(f.device, pinned), how[0]);
+        for free in [millpond_host_free, millpond_unified_free] {
+            says(free(f.device, block), how[2]);
+        }
+        says(millpond_import_close(block), how[2]);
+        // A call that is the right one says what else is wrong.
+        fails(millpond_host_free(f.device, pinned.wrapping_byte_add(1)), MILLPOND_E_UNKNOWN_POINTER);
+        assert!(message().contains("not at its start"), "{}", message());
+        fails(millpond_pool_free(f.pool, block.wrapping_byte_add(1), null_mut()), MILLPOND_E_UNKNOWN_POINTER);
+        assert!(message().contains("inside a block"), "{}", message());
+        ok(millpond_free(block));
+        ok(millpond_host_free(f.device, pinned));
+        ok(millpond_unified_free(f.device, unified));
+    }
+}
+
+#[test]
 fn host_and_unified_memory() {
     let f = fixture();
     type Alloc = unsafe extern "C" fn(*mut millpond_device, usize, *mut *mut c_void) -> C_Status;

@@ -3,6 +3,7 @@
 use crate::base::boxed::try_push;
 use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::inline::said;
+use crate::base::sync::system::lock;
 use crate::core::BlockInfo;
 use crate::device::StreamId;
 use crate::fail;
@@ -23,6 +24,40 @@ pub fn owner(addr: u64) -> Option<Arc<DeviceState>> {
     let first = all.next()?;
     let another = table::own_addresses() && all.next().is_some();
     (!another).then(|| first.clone())
+}
+
+/// The kinds of memory, by the call that ends it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Block,
+    Pinned,
+    Unified,
+    Import,
+}
+
+/// The error `e` of a call that found no memory of its kind at `addr`; if live memory of another kind is there, on any
+/// device, it says so, and which call ends it.
+#[cold]
+#[inline(never)]
+pub(crate) fn explained(addr: u64, wanted: Kind, e: Error) -> Error {
+    if e.code() != Code::UnknownPointer {
+        return e;
+    }
+    for d in table::open_devices() {
+        let what = if wanted != Kind::Block && d.memory().block(addr).is_ok() {
+            "in a block: millpond_free frees it"
+        } else if wanted != Kind::Pinned && lock(&d.host.state).live.check(addr, 0).is_some() {
+            "pinned host memory: millpond_host_free frees it"
+        } else if wanted != Kind::Unified && d.unified.check(addr, 0).is_some() {
+            "unified memory: millpond_unified_free frees it"
+        } else if wanted != Kind::Import && d.imports.check(addr, 0).is_some() {
+            "memory of another process: millpond_import_close gives it up"
+        } else {
+            continue;
+        };
+        return Error::formatted(Code::UnknownPointer, format_args!("{addr:#x} is {what}"));
+    }
+    e
 }
 
 /// A block, and its device.
@@ -84,7 +119,7 @@ pub fn holders(addr: u64) -> Result<Vec<BlockOnDevice>> {
 /// The open device with the live block that contains `addr`, and the block. `InvalidArgument` if several devices have
 /// one there.
 pub fn holder(addr: u64) -> Result<(Arc<DeviceState>, BlockInfo)> {
-    let mut all = holders(addr)?;
+    let mut all = holders(addr).map_err(|e| explained(addr, Kind::Block, e))?;
     match all.pop() {
         Some(only) if all.is_empty() => Ok(only),
         Some(last) => {
@@ -113,7 +148,7 @@ pub fn usable_size(addr: u64) -> Result<u64> {
 /// The open device that is meant when `stream` uses the block that starts at `addr`: if several devices have a block
 /// there, the one to which the stream belongs, if it belongs to one only.
 pub fn user(addr: u64, stream: StreamId) -> Result<Arc<DeviceState>> {
-    let mut all = holders(addr)?;
+    let mut all = holders(addr).map_err(|e| explained(addr, Kind::Block, e))?;
     let meant = |all: &[BlockOnDevice], is: &dyn Fn(&BlockOnDevice) -> bool| {
         let mut found = all.iter().filter(|h| is(h));
         found.next().filter(|_| found.next().is_none()).map(|h| h.0.clone())
@@ -138,10 +173,13 @@ pub fn import_close(addr: u64) -> Result<()> {
     fork::check()?;
     match table::open_devices().find(|d| d.shared_memory().has_import(addr)) {
         Some(d) => d.shared_memory().close_import(addr),
-        None => Err(table::not_found(Some(Error::formatted(
-            Code::UnknownPointer,
-            format_args!("{addr:#x} is not the start of imported memory"),
-        )))),
+        None => {
+            let e = Error::formatted(
+                Code::UnknownPointer,
+                format_args!("{addr:#x} is not the start of imported memory"),
+            );
+            Err(explained(addr, Kind::Import, table::not_found(Some(e))))
+        }
     }
 }
 
@@ -204,9 +242,10 @@ fn free_unknown(addr: u64, size: Option<u64>, mut worst: Option<Error>) -> Resul
             }
         }
     }
-    let e = table::not_found(worst);
-    let other = table::open_devices()
-        .find_map(|d| d.host_memory().other_memory(addr))
-        .filter(|_| e.code() == Code::UnknownPointer);
-    Err(other.map_or(e, |what| Error::formatted(Code::UnknownPointer, format_args!("{addr:#x} is {what}"))))
+    Err(explained(addr, Kind::Block, table::not_found(worst)))
+}
+
+/// The same for a block of this device.
+pub fn device_free(device: &DeviceState, addr: u64) -> Result<()> {
+    device.memory().free(addr, None, None).map_err(|e| explained(addr, Kind::Block, e))
 }

@@ -13,6 +13,7 @@ use crate::base::sync::system::lock;
 use crate::core::Stream;
 use crate::device::{HostWish, Registration, StreamId};
 use crate::fail;
+use crate::runtime::device::by_address::{Kind, explained};
 use crate::runtime::device::state::DeviceState;
 use crate::runtime::device::table;
 use crate::runtime::entry::reentry::may_block;
@@ -125,7 +126,7 @@ impl HostMemory<'_> {
                 Ok(ended) => ended,
                 Err(e) => {
                     drop(s);
-                    return Err(self.or_a_block(addr, e));
+                    return Err(explained(addr, Kind::Pinned, e));
                 }
             };
             let _hand = self.0.host.hand(s);
@@ -336,28 +337,6 @@ impl HostMemory<'_> {
             s.returns += 1;
             any = true;
         }
-    }
-
-    /// The error of a free of host memory that found none at `addr`; it says so if a block of the device is there.
-    pub(super) fn or_a_block(&self, addr: u64, e: Error) -> Error {
-        match self.0.memory().block(addr) {
-            Ok(_) if e.code() == Code::UnknownPointer => Error::formatted(
-                e.code(),
-                format_args!("{addr:#x} is in a block of the device: millpond_free frees it"),
-            ),
-            _ => e,
-        }
-    }
-
-    /// What lies at `addr` if it is live memory of this device that is no block, and which call ends it.
-    pub(crate) fn other_memory(&self, addr: u64) -> Option<&'static str> {
-        if lock(&self.0.host.state).live.check(addr, 0).is_some() {
-            return Some("pinned host memory: millpond_host_free frees it");
-        }
-        if self.0.unified.check(addr, 0).is_some() {
-            return Some("unified memory: millpond_unified_free frees it");
-        }
-        self.0.imports.check(addr, 0).map(|_| "memory of another process: millpond_import_close gives it up")
     }
 
     /// Gives back all host and unified memory that is left. For the end of the device, whose work is done.

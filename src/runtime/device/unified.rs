@@ -5,6 +5,7 @@ use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::sync::system::lock;
 use crate::device::{Advice, StreamId, Unified, UnifiedPlace};
 use crate::fail;
+use crate::runtime::device::by_address::{Kind, explained};
 use crate::runtime::device::state::DeviceState;
 use crate::runtime::device::table;
 use crate::runtime::entry::tags;
@@ -61,7 +62,7 @@ impl UnifiedMemory<'_> {
             let taken = unified.ranges.take(addr, "unified");
             taken.inspect(|&(bytes, tag)| unified.tags.count_out(tag, bytes))
         };
-        let (bytes, tag) = taken.map_err(|e| self.0.host_memory().or_a_block(addr, e))?;
+        let (bytes, tag) = taken.map_err(|e| explained(addr, Kind::Unified, e))?;
         let freed = self.facet().and_then(|u| u.free(addr, bytes));
         freed.inspect_err(|_| {
             let mut unified = lock(&self.0.unified.0);
