@@ -194,6 +194,28 @@ fn limits_that_are_reached() {
 }
 
 #[test]
+fn a_pool_at_its_own_limit_names_no_other() {
+    apart(|| {
+        for mapping in [true, false] {
+            let d = host(64 * MIB, mapping);
+            let (weights, small, s) = (named(d, "weights", 0), named(d, "small", 8 * MIB), d.stream());
+            let none = named(d, "none", 2 * MIB);
+            let _ = outcome(unsafe { millpond_tag_push(c"of_weights".as_ptr()) });
+            weights.alloc(20 * MIB, d.stream()).unwrap();
+            let _ = outcome(millpond_tag_pop());
+            let (line, r) = failure(d, none.alloc(4 * MIB, s));
+            assert_eq!(r.reason, MILLPOND_OOM_ABOVE_POOL_LIMIT);
+            assert!(!line.contains("biggest holder"), "{line}");
+            small.alloc(6 * MIB, s).unwrap();
+            let (line, r) = failure(d, small.alloc(4 * MIB, s));
+            assert_eq!(r.reason, MILLPOND_OOM_POOL_LIMIT);
+            tells(&line, &["the pool's limit is reached", "biggest holder: pool 'small', 6.0 MiB"]);
+            assert!(!line.contains("weights"), "{line}");
+        }
+    });
+}
+
+#[test]
 fn a_device_that_is_full() {
     apart(|| {
         for mapping in [true, false] {

@@ -121,7 +121,15 @@ impl OomReport {
 
     /// The biggest holder to name: a pool if there are several; else the biggest tag, if it has more than what is not known
     /// to have one; else a stream if there are several; else the only pool.
+    /// Where the pool's own limit stops a request, nobody but the pool itself counts.
     fn biggest(&self) -> Option<&OomHolder> {
+        let room = self.pool_limit.saturating_sub(self.pool_reserved);
+        if self.pool_limit != 0 && room < self.rounded {
+            let own = self.pools.iter().find(|h| h.pool == Some(self.pool));
+            if own.is_none() || self.pools.len() > 1 {
+                return own;
+            }
+        }
         let several = |h: &&Few<OomHolder, OOM_TOP>| h.len() > 1;
         let untagged = self.tags.iter().fold(self.live, |rest, t| rest.saturating_sub(t.live));
         let tagged = Some(&self.tags).filter(|t| t.first().is_some_and(|t| t.live >= untagged));
