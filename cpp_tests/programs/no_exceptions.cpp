@@ -15,7 +15,7 @@ int main() {
   REQUIRE(!nowhere.allocate(100));
   REQUIRE(memory::Alloc(CustomPlace("nowhere"), 100) == nullptr);
   REQUIRE(millpond_last_error_code() == MILLPOND_E_UNKNOWN_DEVICE);
-  memory::Free(CustomPlace("nowhere"), &nowhere);
+  REQUIRE(memory::Free(CustomPlace("nowhere"), &nowhere) == C_ERROR);
   REQUIRE(millpond_last_error_code() == MILLPOND_E_UNKNOWN_DEVICE);
   REQUIRE(memory::Used(CustomPlace("nowhere")) == 0);
   REQUIRE(millpond_last_error_code() == MILLPOND_E_UNKNOWN_DEVICE);
@@ -39,6 +39,13 @@ int main() {
   REQUIRE(stream.synchronize() == C_SUCCESS && calls == 1);
   void* p = memory::Alloc(CPUPlace(), 4096);
   REQUIRE(p != nullptr);
-  memory::Free(CPUPlace(), p);
+  REQUIRE(memory::Free(CPUPlace(), &calls) == C_ERROR);
+  const std::uint32_t code = millpond_last_error_code();
+  REQUIRE(code == MILLPOND_E_UNKNOWN_POINTER);
+  REQUIRE(memory::Free(CPUPlace(), p) == C_SUCCESS);
+  REQUIRE(millpond_last_error_code() == code);  // success does not clear it
+  REQUIRE(memory::Free(CPUPlace(), p) == C_ERROR);
+  p = memory::Alloc(CPUPlace(), 4096);
+  memory::Free(CPUPlace(), p);  // a status that is ignored is no warning
   return 0;
 }

@@ -46,24 +46,25 @@ void resources(const StreamResource<>& resource, StreamView stream) {
 void told(Device device, PoolView pool, Stream& stream, Event& event, Buffer& block,
           Capture& capture) {
   const auto all = [](const auto&) { return true; };
-  capture.add(stream);                                                  // a status
-  device.each_block(MILLPOND_BLOCK_LIVE, all);                          // a status
-  device.each_segment(all);                                             // a status
-  pool.each_block(MILLPOND_BLOCK_LIVE, all);                            // a status
-  device.synchronize();                                                 // a status
-  device.set_limit(1);                                                  // a status
-  device.set_options("");                                               // a status
-  device.empty_cache();                                                 // a status
-  device.memset(block.data(), 0, 1);                                    // a status
-  pool.set_limit(1);                                                    // a status
-  stream.memset(block.data(), 0, 1);                                    // a status
-  stream.synchronize();                                                 // a status
-  stream.wait(event);                                                   // a status
-  event.synchronize();                                                  // a status
-  block.record_stream(stream);                                          // a status
-  configure_host(1);                                                    // a status
-  finalize();                                                           // a status
-  memory::Free(CPUPlace(), nullptr, std::nothrow);                      // a status
+  capture.add(stream);                              // a status
+  device.each_block(MILLPOND_BLOCK_LIVE, all);      // a status
+  device.each_segment(all);                         // a status
+  pool.each_block(MILLPOND_BLOCK_LIVE, all);        // a status
+  device.synchronize();                             // a status
+  device.set_limit(1);                              // a status
+  device.set_options("");                           // a status
+  device.empty_cache();                             // a status
+  device.memset(block.data(), 0, 1);                // a status
+  pool.set_limit(1);                                // a status
+  stream.memset(block.data(), 0, 1);                // a status
+  stream.synchronize();                             // a status
+  stream.wait(event);                               // a status
+  event.synchronize();                              // a status
+  block.record_stream(stream);                      // a status
+  configure_host(1);                                // a status
+  finalize();                                       // a status
+  memory::Free(CPUPlace(), nullptr, std::nothrow);  // a status
+  memory::Free(CPUPlace(), nullptr);                // as PaddlePaddle's code does
   memory::Copy(CPUPlace(), block.data(), CPUPlace(), block.data(), 1);  // a status
   free_sized(block.data(), 1);                                          // a status
 }

@@ -2,8 +2,9 @@
 //
 // Built without exceptions (-fno-exceptions), nothing terminates: a call that returns a C_Status
 // returns the failure, a call that returns an object or a pointer returns an empty one, and
-// millpond_last_error_code() / _message() hold the reason on the same thread. With exceptions, a
-// returned C_Status is always C_SUCCESS, since everything else is thrown.
+// millpond_last_error_code() / _message() hold the reason on the same thread. A call that succeeds
+// does not clear them (as with errno), so they tell nothing of whether a call has failed. With
+// exceptions, a returned C_Status is always C_SUCCESS, since everything else is thrown.
 //
 // The two forms are different types, each in an inline namespace, so that a program may have files
 // of both. Pass handles of the C API from one to the other. For the same reason nothing of this

@@ -214,10 +214,13 @@ inline C_Status free(const Place& place, void* block) noexcept {
 
 /// Frees a block of `place`; it is reused when all work queued so far is done. nullptr is a no-op
 /// at any place. Throws MILLPOND_E_UNKNOWN_POINTER if no live block of that place starts there
-/// (nothing is freed then), MILLPOND_E_DOUBLE_FREE if a second free is recognised.
-inline void Free(const Place& place, void* block) { check(detail::free(place, block)); }
+/// (nothing is freed then), MILLPOND_E_DOUBLE_FREE if a second free is recognised. Without
+/// exceptions the status tells; it may be ignored without a warning, as code written for
+/// PaddlePaddle does, where this returns void.
+inline C_Status Free(const Place& place, void* block) { return check(detail::free(place, block)); }
 
-/// The same, with the status instead of an exception.
+/// The same, with the status instead of an exception, which the compiler wants looked at where
+/// there are no exceptions.
 MILLPOND_CPP_CHECKED inline C_Status Free(const Place& place, void* block,
                                           const std::nothrow_t&) noexcept {
   return detail::free(place, block);
