@@ -7,6 +7,7 @@ use crate::cuda::*;
 use millpond::Code;
 use millpond::runtime::{self, DeviceState};
 use std::ffi::c_void;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// A context of the program's own, and a stream in it.
@@ -71,6 +72,29 @@ impl OtherContext<'_> {
         self.inside(|| wait());
     }
 
+    /// The stream ends while its held work still writes the block, and a stream of the device's own context gets its handle.
+    #[track_caller]
+    fn gives_its_handle_on(&self, block: u64) -> u64 {
+        self.fake.hold(true);
+        self.write(block);
+        self.end_stream();
+        let same = self.fake.foreign_stream(0, NON_BLOCKING);
+        assert_eq!(same, self.stream, "its handle comes again");
+        same
+    }
+
+    /// The block of stream `t` is freed: it is not used again before the held work that writes it has ended, and then it is.
+    #[track_caller]
+    fn is_waited_for(&self, d: &DeviceState, t: u64, block: u64, what: bool) {
+        d.memory().free(block, Some(t), None).unwrap();
+        let other = d.memory().alloc(POOL, t, 3 * MIB).unwrap();
+        assert_ne!(other, block, "a stream of another context still writes it");
+        self.fake.hold(false);
+        self.wait();
+        d.synchronize().unwrap();
+        assert_comes_back(d, t, block, what);
+    }
+
     #[track_caller]
     fn destroy(self) {
         assert_eq!(self.fake.driver::<extern "C" fn(u64) -> u32>("cuCtxDestroy_v2")(self.context), 0);
@@ -112,6 +136,23 @@ fn assert_comes_back(d: &DeviceState, t: u64, block: u64, what: bool) {
     assert!(all.contains(&block), "{what}: it never comes back");
 }
 
+/// Another context, and a block of stream `t` that its stream uses.
+fn used_there<'a>(fake: &'a Fake, d: &DeviceState, t: u64) -> (OtherContext<'a>, u64) {
+    let other = OtherContext::new(fake);
+    let block = d.memory().alloc(POOL, t, 3 * MIB).unwrap();
+    d.memory().record_stream(block, other.stream).unwrap();
+    (other, block)
+}
+
+/// The library ends, and then the contexts; nothing is left.
+#[track_caller]
+fn all_end<'a>(fake: &Fake, device: Arc<DeviceState>, contexts: impl IntoIterator<Item = OtherContext<'a>>) {
+    drop(device);
+    runtime::finalize().unwrap();
+    contexts.into_iter().for_each(OtherContext::destroy);
+    assert_eq!(fake.leaks(), "");
+}
+
 /// A block that work of other contexts writes: of a stream that has ended, and of one in a third context that has its handle
 /// now.
 #[test]
@@ -120,9 +161,7 @@ fn work_of_other_contexts_is_waited_for_after_their_streams() {
         for again in [false, true] {
             let (fake, d) = one(&[]);
             let (m, t) = (d.memory(), d.streams().create().unwrap());
-            let other = OtherContext::new(&fake);
-            let b = m.alloc(POOL, t, 3 * MIB).unwrap();
-            m.record_stream(b, other.stream).unwrap();
+            let (other, b) = used_there(&fake, &d, t);
             fake.hold(true);
             other.write(b);
             other.end_stream();
@@ -139,11 +178,7 @@ fn work_of_other_contexts_is_waited_for_after_their_streams() {
             other.wait();
             third.iter().for_each(OtherContext::wait);
             assert_comes_back(&d, t, b, again);
-            drop(d);
-            runtime::finalize().unwrap();
-            other.destroy();
-            third.into_iter().for_each(OtherContext::destroy);
-            assert_eq!(fake.leaks(), "");
+            all_end(&fake, d, [other].into_iter().chain(third));
         }
     });
 }
@@ -154,9 +189,7 @@ fn a_free_that_names_a_stream_waits_for_those_that_had_its_handle_in_other_conte
     apart(|| {
         let (fake, d) = one(&[]);
         let (m, t) = (d.memory(), d.streams().create().unwrap());
-        let other = OtherContext::new(&fake);
-        let b = m.alloc(POOL, t, 3 * MIB).unwrap();
-        m.record_stream(b, other.stream).unwrap();
+        let (other, b) = used_there(&fake, &d, t);
         let go_on = other.stands_still();
         other.write(b);
         other.end_stream();
@@ -167,11 +200,7 @@ fn a_free_that_names_a_stream_waits_for_those_that_had_its_handle_in_other_conte
         go_on.send(()).unwrap();
         other.wait();
         assert_comes_back(&d, t, b, true);
-        drop(d);
-        runtime::finalize().unwrap();
-        other.destroy();
-        next.destroy();
-        assert_eq!(fake.leaks(), "");
+        all_end(&fake, d, [other, next]);
     });
 }
 
@@ -182,9 +211,7 @@ fn a_stream_of_another_context_ends_in_spite_of_the_promise() {
         for promise in [false, true] {
             let (fake, d) = if promise { announced(&[]) } else { one(&[]) };
             let (m, t) = (d.memory(), d.streams().create().unwrap());
-            let other = OtherContext::new(&fake);
-            let b = m.alloc(POOL, t, 3 * MIB).unwrap();
-            m.record_stream(b, other.stream).unwrap();
+            let (other, b) = used_there(&fake, &d, t);
             fake.hold(true);
             other.write(b);
             assert_eq!(d.streams().forget(other.stream).unwrap_err().code(), Code::UnknownStream);
@@ -194,10 +221,7 @@ fn a_stream_of_another_context_ends_in_spite_of_the_promise() {
             fake.hold(false);
             other.wait();
             assert_comes_back(&d, t, b, promise);
-            drop(d);
-            runtime::finalize().unwrap();
-            other.destroy();
-            assert_eq!(fake.leaks(), "");
+            all_end(&fake, d, [other]);
         }
     });
 }
@@ -210,28 +234,14 @@ fn work_of_another_context_is_waited_for_when_the_next_stream_with_that_handle_h
         for promise in [false, true] {
             let (fake, d) = if promise { announced(&[]) } else { one(&[]) };
             let (m, t) = (d.memory(), d.streams().create().unwrap());
-            let other = OtherContext::new(&fake);
-            let b = m.alloc(POOL, t, 3 * MIB).unwrap();
-            m.record_stream(b, other.stream).unwrap();
-            fake.hold(true);
-            other.write(b);
-            other.end_stream();
-            let same = fake.foreign_stream(0, NON_BLOCKING);
-            assert_eq!(same, other.stream, "its handle comes again");
+            let (other, b) = used_there(&fake, &d, t);
+            let same = other.gives_its_handle_on(b);
             let c = m.alloc(POOL, same, 3 * MIB).unwrap();
             m.free(c, Some(same), None).unwrap();
             d.streams().forget(same).unwrap();
             fake.foreign_stream_end(same);
-            m.free(b, Some(t), None).unwrap();
-            assert_ne!(m.alloc(POOL, t, 3 * MIB).unwrap(), b, "a stream of another context still writes it");
-            fake.hold(false);
-            other.wait();
-            d.synchronize().unwrap();
-            assert_comes_back(&d, t, b, promise);
-            drop(d);
-            runtime::finalize().unwrap();
-            other.destroy();
-            assert_eq!(fake.leaks(), "");
+            other.is_waited_for(&d, t, b, promise);
+            all_end(&fake, d, [other]);
         }
     });
 }
@@ -241,29 +251,15 @@ fn work_of_another_context_is_waited_for_when_the_next_stream_with_that_handle_h
 fn work_of_another_context_that_could_not_be_marked_is_waited_for_later() {
     apart(|| {
         let (fake, d) = announced(&[]);
-        let (m, t) = (d.memory(), d.streams().create().unwrap());
-        let other = OtherContext::new(&fake);
-        let b = m.alloc(POOL, t, 3 * MIB).unwrap();
-        m.record_stream(b, other.stream).unwrap();
-        fake.hold(true);
-        other.write(b);
-        other.end_stream();
-        let same = fake.foreign_stream(0, NON_BLOCKING);
-        assert_eq!(same, other.stream, "its handle comes again");
+        let t = d.streams().create().unwrap();
+        let (other, b) = used_there(&fake, &d, t);
+        let same = other.gives_its_handle_on(b);
         let captured = Captured::begin(&other);
         d.streams().forget(same).unwrap();
         fake.foreign_stream_end(same);
         captured.end();
-        m.free(b, Some(t), None).unwrap();
-        assert_ne!(m.alloc(POOL, t, 3 * MIB).unwrap(), b, "a stream of another context still writes it");
-        fake.hold(false);
-        other.wait();
-        d.synchronize().unwrap();
-        assert_comes_back(&d, t, b, true);
-        drop(d);
-        runtime::finalize().unwrap();
-        other.destroy();
-        assert_eq!(fake.leaks(), "");
+        other.is_waited_for(&d, t, b, true);
+        all_end(&fake, d, [other]);
     });
 }
 
@@ -274,9 +270,7 @@ fn work_of_another_context_is_not_marked_while_a_stream_there_is_captured() {
         for ends in [false, true] {
             let (fake, d) = one(&[]);
             let (m, t) = (d.memory(), d.streams().create().unwrap());
-            let other = OtherContext::new(&fake);
-            let b = m.alloc(POOL, t, 3 * MIB).unwrap();
-            m.record_stream(b, other.stream).unwrap();
+            let (other, b) = used_there(&fake, &d, t);
             if ends {
                 other.end_stream();
             }
@@ -286,10 +280,7 @@ fn work_of_another_context_is_not_marked_while_a_stream_there_is_captured() {
             captured.end();
             other.wait();
             assert_comes_back(&d, t, b, ends);
-            drop(d);
-            runtime::finalize().unwrap();
-            other.destroy();
-            assert_eq!(fake.leaks(), "");
+            all_end(&fake, d, [other]);
         }
     });
 }

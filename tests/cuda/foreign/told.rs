@@ -335,20 +335,33 @@ fn a_block_changes_its_size_while_the_end_of_its_stream_is_told() {
     });
 }
 
+/// Two devices whose programs tell of the ends of streams; a stream of the first one, and a block of the second that it has
+/// used.
+fn used_by_another_device() -> (Fake, [Arc<DeviceState>; 2], u64, u64) {
+    let fake = Fake::new(&[("capacity", "64M"), ("devices", "2")], |_| {});
+    runtime::set_default_options(Some("cuda"), None, "streams_announced:on").unwrap();
+    let [near, far] = [0, 1].map(|i| runtime::device("cuda", i).unwrap());
+    let s = fake.foreign_stream(0, NON_BLOCKING);
+    let b = far.memory().alloc(POOL, 0, 5 * MIB).unwrap();
+    far.memory().record_stream(b, s).unwrap();
+    (fake, [near, far], s, b)
+}
+
+/// The block is freed, and the next request has it.
+#[track_caller]
+fn assert_used_again(d: &DeviceState, block: u64) {
+    d.memory().free(block, Some(0), None).unwrap();
+    assert_eq!(d.memory().alloc(POOL, 0, 5 * MIB).unwrap(), block);
+}
+
 /// A stream of another device has used a block, which is freed while the end of the stream is told there.
 #[test]
 fn another_device_asks_a_stream_while_its_end_is_told() {
     apart(|| {
         for call in ["cuStreamGetCtx_v2", "cuStreamGetCaptureInfo_v2", "cuEventRecord"] {
-            let fake = Fake::new(&[("capacity", "64M"), ("devices", "2")], |_| {});
-            runtime::set_default_options(Some("cuda"), None, "streams_announced:on").unwrap();
-            let [near, far] = [0, 1].map(|i| runtime::device("cuda", i).unwrap());
-            let (m, s) = (far.memory(), fake.foreign_stream(0, NON_BLOCKING));
-            let b = m.alloc(POOL, 0, 5 * MIB).unwrap();
-            m.record_stream(b, s).unwrap();
+            let (fake, [near, far], s, b) = used_by_another_device();
             ended_before(&fake, &near, call, s);
-            m.free(b, Some(0), None).unwrap();
-            assert_eq!(m.alloc(POOL, 0, 5 * MIB).unwrap(), b);
+            assert_used_again(&far, b);
             ended_by_then(fake);
         }
     });
@@ -358,18 +371,12 @@ fn another_device_asks_a_stream_while_its_end_is_told() {
 #[test]
 fn another_device_asks_no_stream_that_could_not_be_marked_as_it_ended() {
     apart(|| {
-        let fake = Fake::new(&[("capacity", "64M"), ("devices", "2")], |_| {});
-        runtime::set_default_options(Some("cuda"), None, "streams_announced:on").unwrap();
-        let [near, far] = [0, 1].map(|i| runtime::device("cuda", i).unwrap());
-        let (m, s) = (far.memory(), fake.foreign_stream(0, NON_BLOCKING));
-        let b = m.alloc(POOL, 0, 5 * MIB).unwrap();
-        m.record_stream(b, s).unwrap();
+        let (fake, [near, far], s, b) = used_by_another_device();
         fake.fail("cuEventRecord", 1, 999, false);
         near.streams().forget(s).unwrap();
         fake.fail_clear();
         fake.foreign_stream_end(s);
-        m.free(b, Some(0), None).unwrap();
-        assert_eq!(m.alloc(POOL, 0, 5 * MIB).unwrap(), b);
+        assert_used_again(&far, b);
         fake.end();
     });
 }
