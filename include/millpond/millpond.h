@@ -2463,6 +2463,8 @@ typedef struct millpond_memory_stats {
   /**
    * Those that could go back to the device: free granules, or segments of which nothing is in use. Of a pool: with its
    * own cache, so that a segment, or a large handle, of which several pools have free parts counts for none of them.
+   * On segments, and while granules are tied in large handles, small blocks that are freed count as in use until a
+   * search merges them: this and the next two are lower bounds there, `inactive_split` an upper one.
    */
   uint64_t releasable_bytes;
   /**

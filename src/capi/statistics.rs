@@ -103,6 +103,8 @@ pub struct millpond_memory_stats {
     pub free_bytes: u64,
     /// Those that could go back to the device: free granules, or segments of which nothing is in use. Of a pool: with its
     /// own cache, so that a segment, or a large handle, of which several pools have free parts counts for none of them.
+    /// On segments, and while granules are tied in large handles, small blocks that are freed count as in use until a
+    /// search merges them: this and the next two are lower bounds there, `inactive_split` an upper one.
     pub releasable_bytes: u64,
     /// The largest request that can be served from what is reserved. Where the device maps, free granules are shown
     /// side by side for it, wherever they are. What lies beside live blocks in a granule, or in a segment, serves

@@ -131,6 +131,29 @@ fn chunks_without_a_live_block_are_told_to_be_free() {
     }
 }
 
+/// On segments, and while granules are tied, such chunks count as in use: what is told is less than there is.
+#[test]
+fn on_segments_and_among_ties_such_chunks_are_told_as_a_lower_bound() {
+    let tied = Config { init_alloc: 8 * MIB, realloc: 8 * MIB, tie: 4, tie_growth: 1, ..config(true, ALL) };
+    for source in SOURCES {
+        let mut b = if source == Source::Granules { Bench::new(tied) } else { bench_of(source, 8 * MIB) };
+        // Much at once, which comes in ties.
+        b.alloc(PoolId::DEFAULT, Some(0), 32 * MIB).unwrap();
+        for _ in 0..3000 {
+            b.alloc(PoolId::DEFAULT, Some(0), 1000).unwrap();
+        }
+        while !b.live.is_empty() {
+            b.free(0, None);
+        }
+        let (m, held) = (told(&b, None), reserved(&b));
+        assert!(m.free_bytes == held && m.releasable_bytes < held, "{source:?}: {m:?}");
+        assert!(m.largest_cached_bytes < held && m.inactive_split_bytes.all.current > 0, "{source:?}: {m:?}");
+        b.pond.empty_cache(None).unwrap();
+        assert_eq!(reserved(&b), 0, "{source:?}: all of it goes back");
+        b.finish();
+    }
+}
+
 /// A free piece that is too small for a large request serves nobody: small requests need a chunk, which is a granule.
 #[test]
 fn a_piece_below_the_large_tier_is_not_told_to_be_had() {
