@@ -5,7 +5,7 @@ use crate::bisect;
 use crate::probe::{self, End, Setup};
 use crate::replay::MOST_HOST_BYTES;
 use crate::trace::Trace;
-use crate::units::{bytes, count, nanoseconds};
+use crate::units::{bytes, count, counted, nanoseconds};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -206,11 +206,11 @@ impl Comparison<'_> {
     pub(crate) fn table(&self, version: &str) -> String {
         let t = self.trace;
         let mut out = format!(
-            "{}, {} operations, Millpond {version}; the program's peak is {} in {} blocks\n\n",
+            "{}, {}, Millpond {version}; the program's peak is {} in {}\n\n",
             t.name,
-            count(t.events.len() as u64),
+            counted(t.events.len() as u64, "operation"),
             bytes(t.peak_live_bytes),
-            count(t.max_live_blocks)
+            counted(t.max_live_blocks, "block")
         );
         let mut rows = self.rows();
         let names = self.columns.iter().map(|c| c.configuration.name.clone());

@@ -124,7 +124,8 @@ impl History {
     pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.file.dropped > 0 {
-            notes.push(format!("{} events are not in it: its writer could not keep up", self.file.dropped));
+            let events = units::counted(self.file.dropped, "event");
+            notes.push(format!("it lacks {events}: its writer could not keep up"));
         }
         if let Some((_, why)) = self.file.about.iter().find(|a| a.0 == "failed") {
             notes.push(format!("it could not be written to its end: {why}"));
@@ -141,11 +142,11 @@ impl History {
     /// A table.
     pub(crate) fn table(&self) -> String {
         let mut out = format!(
-            "history of {} in process {} ({}), {} events\n",
+            "history of {} in process {} ({}), {}\n",
             self.about("device"),
             self.about("process"),
             self.about("program"),
-            self.file.events.len()
+            units::counted(self.file.events.len() as u64, "event")
         );
         self.notes().iter().for_each(|n| out += &format!("note: {n}\n"));
         let start = self.file.events.first().map_or(0, |e| e.event.time);

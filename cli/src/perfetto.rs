@@ -325,7 +325,7 @@ impl Export<'_> {
             let mut all: Vec<(u32, String)> = ranges
                 .flat_map(|x| {
                     let told = |moment, done: &str| {
-                        (moment, format!("{what} {done}: {} bytes at {:#x}", x.bytes, x.address))
+                        (moment, format!("{what} {done}: {} B at {:#x}", x.bytes, x.address))
                     };
                     [
                         (x.born > 0).then(|| told(x.born, "here")),

@@ -121,7 +121,7 @@ impl<'a> Machine<'a> {
     fn take(&mut self, n: u64) -> Result<&'a [u8]> {
         let left = self.bytes.get(self.at..).unwrap_or_default();
         let Some(found) = usize::try_from(n).ok().and_then(|n| left.get(..n)) else {
-            bail!("the file ends inside a value: {n} bytes are promised, and {} are left", left.len());
+            bail!("the file ends inside a value of {n} B, of which {} are left", left.len());
         };
         self.at += found.len();
         Ok(found)
@@ -427,11 +427,8 @@ mod tests {
             (&b""[..], "at byte 0: the file ends before the pickle does"),
             (b"\x80\x06N.", "at byte 0: this is a pickle of protocol 6"),
             (b"\x80\x02\xee.", "at byte 2: there is no opcode 0xee"),
-            (
-                b"\x80\x02X\xff\xff\xff\xffab.",
-                "at byte 2: the file ends inside a value: 4294967295 bytes are promised",
-            ),
-            (b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xff.", "18446744073709551615 bytes are promised"),
+            (b"\x80\x02X\xff\xff\xff\xffab.", "at byte 2: the file ends inside a value of 4294967295 B"),
+            (b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xff.", "a value of 18446744073709551615 B"),
             (b"\x80\x02h\x05.", "at byte 2: value 5 was never remembered"),
             (b"\x80\x02e.", "at byte 2: there is no mark"),
             (b"\x80\x02N(Ne.", "at byte 5: something is appended to what is no list"),

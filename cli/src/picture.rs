@@ -5,7 +5,7 @@ use crate::chart;
 use crate::replay::{ACTIVE, ALLOCATED, RESERVED};
 use crate::report::Run;
 use crate::series::Series;
-use crate::units::{bytes, count, nanoseconds};
+use crate::units::{bytes, count, counted, nanoseconds};
 use serde_json::json;
 use std::fmt::Write;
 
@@ -62,10 +62,10 @@ fn section(h: &mut String, run: &Run<'_>) {
     let dot = if source.is_empty() { "" } else { ". " };
     let _ = writeln!(
         h,
-        "<p class=\"what\">{}{dot}Replayed on device <b>{}</b>, {} operations.</p>",
+        "<p class=\"what\">{}{dot}Replayed on device <b>{}</b>, {}.</p>",
         escape(source),
         escape(&run.device),
-        count(o.operations)
+        counted(o.operations, "operation")
     );
     if let Some(shortage) = run.shortage() {
         let _ = writeln!(h, "<p class=\"bad\">{}</p>", escape(&shortage));

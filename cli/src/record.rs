@@ -4,7 +4,7 @@
 //! apart, into a folder beside their later place, and get their names when the program has ended.
 
 use crate::trace::Trace;
-use crate::units::{bytes, count};
+use crate::units::{bytes, counted};
 use anyhow::{Context, Result, bail, ensure};
 use millpond::runtime::HistoryFile;
 use nix::fcntl::{Flock, FlockArg};
@@ -236,9 +236,9 @@ fn trace_content(path: &Path) -> Content {
         }
         Err(e) => return Content::Something(vec![format!("it is damaged: {:#}", e.root_cause())]),
     };
-    let (events, peak) = (count(trace.events.len() as u64), bytes(trace.peak_live_bytes));
-    let mut said = vec![format!("{}: {events} events, peak {peak}", trace.name)];
-    said.extend((trace.lost > 0).then(|| format!("{} events were lost", trace.lost)));
+    let (events, peak) = (counted(trace.events.len() as u64, "event"), bytes(trace.peak_live_bytes));
+    let mut said = vec![format!("{}: {events}, peak {peak}", trace.name)];
+    said.extend((trace.lost > 0).then(|| format!("it lacks {}, lost", counted(trace.lost, "event"))));
     if let Some(why) = &trace.failed {
         said.push(failed(why));
         return Content::Failed(said);
@@ -260,8 +260,8 @@ fn history_content(path: &Path) -> Content {
     if history.events.is_empty() && ended {
         return Content::Nothing;
     }
-    let mut said = vec![format!("{} events", count(history.events.len() as u64))];
-    said.extend((history.dropped > 0).then(|| format!("{} more were dropped", history.dropped)));
+    let mut said = vec![counted(history.events.len() as u64, "event")];
+    said.extend((history.dropped > 0).then(|| format!("{} more dropped", history.dropped)));
     if let Some((_, why)) = history.about.iter().find(|a| a.0 == "failed") {
         said.push(failed(why));
         return Content::Failed(said);

@@ -3,7 +3,7 @@
 use crate::replay::{Outcome, Times};
 use crate::touch::Touch;
 use crate::trace::Trace;
-use crate::units::{bytes, count, nanoseconds};
+use crate::units::{bytes, count, counted, nanoseconds};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -53,13 +53,13 @@ impl Run<'_> {
     pub(crate) fn facts(&self) -> Vec<(&'static str, String)> {
         let (t, o) = (self.trace, self.outcome);
         let mut operations = format!(
-            "{}  ({} allocations, {} frees",
+            "{}  ({}, {}",
             count(o.operations),
-            count(o.alloc.calls),
-            count(o.free.calls)
+            counted(o.alloc.calls, "allocation"),
+            counted(o.free.calls, "free")
         );
         if t.left_live > 0 {
-            let _ = write!(operations, ", {} blocks never freed", count(t.left_live));
+            let _ = write!(operations, ", {} never freed", counted(t.left_live, "block"));
         }
         operations.push(')');
         if o.passes > 1 {
@@ -70,7 +70,7 @@ impl Run<'_> {
             ("streams", o.streams.to_string()),
             (
                 "program's peak",
-                format!("{}  in {} blocks", bytes(t.peak_live_bytes), count(t.max_live_blocks)),
+                format!("{}  in {}", bytes(t.peak_live_bytes), counted(t.max_live_blocks, "block")),
             ),
             ("peak reserved / peak live", format!("{:.4}", o.overhead(t))),
             ("driver calls", count(o.driver_calls)),
@@ -92,10 +92,13 @@ impl Run<'_> {
             ));
         }
         if t.lost > 0 {
-            facts.push(("not in the recording", format!("{} events, which were lost", count(t.lost))));
+            facts.push(("not in the recording", format!("{}, lost", counted(t.lost, "event"))));
         }
         if let Some(why) = &t.failed {
-            facts.push(("end of the recording", format!("it could not be written to its end: {why}")));
+            facts.push((
+                "end of the recording",
+                format!("it could not be written to its end: {why}"),
+            ));
         }
         if let Some(c) = o.checked {
             let read = if c.bytes > 0 {
@@ -103,7 +106,7 @@ impl Run<'_> {
             } else {
                 "contents not checked, as nothing was written".to_string()
             };
-            facts.push(("checked", format!("{} blocks, no overlap; {read}", count(c.blocks))));
+            facts.push(("checked", format!("{}, no overlap; {read}", counted(c.blocks, "block"))));
         }
         facts
     }
@@ -310,7 +313,7 @@ pub(crate) mod tests {
             "16.00 MiB",
             "1.0667",
             "80 ns",
-            "1 blocks never",
+            "1 block never",
         ] {
             assert!(table.contains(wants), "`{wants}` is not in\n{table}");
         }

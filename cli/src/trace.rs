@@ -5,6 +5,7 @@
 //! Every complaint names the line. Nothing here knows the allocator.
 
 use crate::foreign;
+use crate::units::counted;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::collections::HashMap;
 use std::io::Read;
@@ -180,7 +181,8 @@ impl Trace {
         if let Some(n) = declared_events {
             ensure!(
                 n == count as u64,
-                "the header promises {n} events, but there are {count}: the file is damaged or cut off"
+                "the header promises {}, and {count} can be read: the file is damaged or cut off",
+                counted(n, "event")
             );
         }
         Ok(b.end())
@@ -343,7 +345,7 @@ mod tests {
             ("a 1 8 0\nf 1\nf 1\n", "line 3"),
             ("a 1 18446744073709551615 0\na 2 1 0\n", "pass 2^64"),
             ("a 1 8 70000\n", "stream 70000 is not below"),
-            ("# events: 3\na 1 8 0\n", "promises 3 events, but there are 1"),
+            ("# events: 3\na 1 8 0\n", "promises 3 events, and 1 can be read"),
             ("# only a header\n", "not one"),
             ("", "not one"),
         ] {

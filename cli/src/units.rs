@@ -29,6 +29,16 @@ pub(crate) fn count(n: u64) -> String {
     out
 }
 
+/// `1 block`, `1 234 blocks`.
+pub(crate) fn counted(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
+/// `1 block is`, `1 234 blocks are`.
+pub(crate) fn are(n: u64, noun: &str) -> String {
+    format!("{} {}", counted(n, noun), if n == 1 { "is" } else { "are" })
+}
+
 /// `85 ns`, `1.25 µs`, `3.40 ms`, `2.10 s`.
 pub(crate) fn nanoseconds(ns: f64) -> String {
     match ns {

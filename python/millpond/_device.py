@@ -12,8 +12,8 @@ from uuid import UUID
 from . import _abi, _callers, _statistics
 from ._group import Group
 from ._hooks import BlockEvent, Hook
-from ._library import MillpondError, PathLike, chars_of, check, check_end, ended, library, mine, number_of, one_of, path_of
-from ._library import signed_of, size_of, text_of
+from ._library import MillpondError, PathLike, chars_of, check, check_end, counted, ended, library, mine, number_of, one_of
+from ._library import path_of, signed_of, size_of, text_of
 from ._memory import Block, HostBlock, Stream, StreamLike, UnifiedBlock, handle_of
 from ._oom import OomHandler, OomRequest
 from ._sole import Sole
@@ -462,7 +462,7 @@ class Device:
             dropped = ctypes.c_uint64()
             check_end(library().millpond_device_record_stop(self.handle, ctypes.byref(dropped)))
             if dropped.value:
-                raise MillpondError(f"{os.fspath(path)} lacks {dropped.value} events: the file was too slow")
+                raise MillpondError(f"{os.fspath(path)} lacks {counted(dropped.value, 'event')}: the file was too slow")
 
         yield from _until(self, stop)
 

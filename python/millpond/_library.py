@@ -177,6 +177,11 @@ def number_of(value: Any, what: str, end: int = 1 << 64) -> int:
     return number
 
 
+def counted(number: int, noun: str) -> str:
+    """ "1 byte", "2 bytes"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def signed_of(value: Any, what: str) -> int:
     """A number for an argument that is an int32_t, which ctypes would cut."""
     number = operator.index(value)

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from . import _abi
-from ._library import check, check_end, ended, library, number_of, one_of, signed_of, size_of
+from ._library import check, check_end, counted, ended, library, number_of, one_of, signed_of, size_of
 from ._sole import Sole
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ class Block(_Memory):
 
     def _check_range(self, offset: int, size: int) -> None:
         if offset < 0 or offset + size > self.size:
-            raise ValueError(f"{size} bytes at {offset} are not inside a block of {self.size}")
+            raise ValueError(f"{counted(size, 'byte')} at {offset}: not inside a block of {self.size}")
 
     def view(self) -> memoryview:
         """Its bytes for Python, where the host can access the device's memory; else ValueError. It keeps the block, which
@@ -355,7 +355,7 @@ class Block(_Memory):
 
     def __repr__(self) -> str:
         state = "freed" if self.size and not self._owns else f"at {self._ptr:#x}"
-        return f"<millpond.Block of {self.size} bytes {state} on {self.device.name}>"
+        return f"<millpond.Block of {counted(self.size, 'byte')} {state} on {self.device.name}>"
 
 
 class HostBlock(_Memory):
@@ -382,7 +382,7 @@ class HostBlock(_Memory):
 
     def __repr__(self) -> str:
         state = "freed" if self.size and not self._owns else f"at {self._ptr:#x}"
-        return f"<millpond.HostBlock of {self.size} bytes {state} for {self.device.name}>"
+        return f"<millpond.HostBlock of {counted(self.size, 'byte')} {state} for {self.device.name}>"
 
 
 class UnifiedBlock(_Memory):
@@ -419,7 +419,7 @@ class UnifiedBlock(_Memory):
 
     def __repr__(self) -> str:
         state = "freed" if self.size and not self._owns else f"at {self._ptr:#x}"
-        return f"<millpond.UnifiedBlock of {self.size} bytes {state} on {self.device.name}>"
+        return f"<millpond.UnifiedBlock of {counted(self.size, 'byte')} {state} on {self.device.name}>"
 
 
 def _place_of(place: str) -> int:

@@ -29,6 +29,12 @@ class Arguments(unittest.TestCase):
         self.assertEqual(millpond.Device("host", True).ordinal, 1)
         self.device.stream(-5).close()
 
+    def test_one_byte_is_no_plural(self):
+        one, two = self.device.alloc(1), self.device.alloc(2)
+        self.assertIn("of 1 byte ", repr(one))
+        self.assertIn("of 2 bytes ", repr(two))
+        self.assertRaisesRegex(ValueError, "^1 byte at 1", lambda: one.copy_to(bytearray(1), offset=1))
+
     def test_handles_of_foreign_streams_are_not_cut(self):
         class Torch:
             cuda_stream = (1 << 64) + 8

@@ -14,6 +14,11 @@ pub(crate) fn said(f: impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result) -> impl D
     Said(f)
 }
 
+/// What a noun ends with after this number.
+pub(crate) fn s(n: u64) -> &'static str {
+    if n == 1 { "" } else { "s" }
+}
+
 /// A text of at most `N` bytes. What does not fit is cut off, between two characters.
 #[derive(Clone, Copy)]
 pub struct Text<const N: usize> {

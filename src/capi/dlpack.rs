@@ -240,7 +240,7 @@ unsafe fn extents<'a>(
         return Ok((&[], Some(&[])));
     }
     if shape.is_null() {
-        fail!(Code::InvalidArgument, "{ndim} dimensions, but the shape is NULL");
+        fail!(Code::InvalidArgument, "ndim is {ndim}, but the shape is NULL");
     }
     if !shape.is_aligned() || !strides.is_aligned() {
         return Err(Error::new(Code::InvalidArgument, "the shape or the strides are not aligned"));
@@ -277,7 +277,7 @@ unsafe fn describe(
     };
     let padded = flags.contains(dl::Flags::SUBBYTE_PADDED);
     let Some(room) = block.requested.checked_sub(o.byte_offset) else {
-        fail!(Code::OutOfRange, "byte_offset {} passes the block's {} bytes", o.byte_offset, block.requested);
+        fail!(Code::OutOfRange, "byte_offset {} passes the block's size, {}", o.byte_offset, block.requested);
     };
     let all;
     let (shape, strides) = if o.shape.is_null() && o.ndim == 0 {
@@ -292,7 +292,7 @@ unsafe fn describe(
     if span.before > o.byte_offset || span.after > room {
         fail!(
             Code::OutOfRange,
-            "the elements lie from {} bytes before byte_offset {} to {} behind it; the block has {} bytes",
+            "the elements lie from {} B before byte_offset {} to {} B behind it; the block has {} B",
             span.before,
             o.byte_offset,
             span.after,
@@ -382,7 +382,7 @@ unsafe fn view(device: *const millpond_device, t: &DlTensor, flags: u64) -> Resu
         return Err(Error::new(Code::OutOfRange, "the tensor's elements pass the end of all addresses"));
     };
     if count != 0 && t.data.is_null() {
-        fail!(Code::InvalidArgument, "the tensor has {count} elements, but its data is NULL");
+        fail!(Code::InvalidArgument, "the tensor's data is NULL, and not its size ({count})");
     }
     // Looked up only if it is an address: other device types use handles.
     let is_address = [dl::CPU, dl::CUDA, dl::CUDA_HOST, dl::ROCM_HOST, dl::EXT_DEV, dl::CUDA_MANAGED]
@@ -393,7 +393,7 @@ unsafe fn view(device: *const millpond_device, t: &DlTensor, flags: u64) -> Resu
     {
         fail!(
             Code::OutOfRange,
-            "the elements end {} bytes behind the block at {:#x}",
+            "the elements end {} B behind the block at {:#x}",
             end - block.base - block.requested,
             block.base
         );

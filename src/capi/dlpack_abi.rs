@@ -114,7 +114,7 @@ fn too_large<T>() -> Result<T> {
 /// one.
 pub(crate) fn span(dtype: DlType, shape: &[i64], strides: Option<&[i64]>, padded: bool) -> Result<Span> {
     if dtype.bits == 0 || dtype.lanes == 0 {
-        fail!(Code::InvalidArgument, "the dtype has {} bits and {} lanes", dtype.bits, dtype.lanes);
+        fail!(Code::InvalidArgument, "the dtype has bits {} and lanes {}", dtype.bits, dtype.lanes);
     }
     let mut bits = i128::from(dtype.bits) * i128::from(dtype.lanes);
     if padded || bits >= 8 {

@@ -400,7 +400,7 @@ pub(crate) unsafe fn file_name<'a>(ptr: *const c_char, name: &str) -> Result<&'a
 /// `out` must be valid for writes of `capacity` bytes; it is not NULL.
 pub(crate) unsafe fn write_text(out: NonNull<c_char>, capacity: usize, value: &str) -> Result<()> {
     if value.len() >= capacity {
-        fail!(Code::InvalidArgument, "{value:?} and its NUL do not fit into {capacity} bytes");
+        fail!(Code::InvalidArgument, "{value:?} and its NUL do not fit into {capacity} B");
     }
     let at = out.as_ptr().cast::<u8>();
     // SAFETY: `value.len() + 1 <= capacity`, checked above; the buffer is the caller's own.

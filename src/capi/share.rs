@@ -147,7 +147,7 @@ pub unsafe extern "C" fn millpond_export(
         if (bytes, count) != (info_bytes, fd_count) {
             fail!(
                 Code::InvalidArgument,
-                "this block needs {bytes} bytes and {count} descriptors, not {info_bytes} and {fd_count}"
+                "this block needs info_bytes {bytes} and fd_count {count}, not {info_bytes} and {fd_count}"
             );
         }
         let export = device.shared_memory().export(addr)?;

@@ -78,13 +78,13 @@ pub use state::captures::CaptureId;
 pub use state::checkpoints::CheckpointId;
 pub(crate) use state::tags::{Tagged, Tags};
 pub use state::tuned::Tuning;
-pub(crate) use types::EVERY;
 #[doc(hidden)]
 pub use types::UNORDERED; // for models
 pub use types::{
     BlockInfo, BlockRecord, BlockState, BlockStates, Counter, Flow, Freeing, LiveAndFreed, MemoryStats,
     PoolId, Split, Stats, StreamStats, TagStats,
 };
+pub(crate) use types::{EVERY, past_end};
 pub use units::GranuleRun;
 pub(crate) use {
     heap::{

@@ -2,9 +2,8 @@
 //!
 //! Plain data. All sizes are in bytes; streams are the bits of the caller's stream, 0 the default one.
 
-use crate::base::error::{Code, Result};
+use crate::base::error::{Code, Error, Result};
 use crate::base::ordered::Key;
-use crate::fail;
 
 mod counter;
 mod memory_stats;
@@ -170,16 +169,21 @@ pub struct BlockInfo {
     pub pool: PoolId,
 }
 
+/// The error of a use of `bytes` from `addr` on, where only `room` are there.
+#[cold]
+pub(crate) fn past_end(addr: u64, bytes: u64, room: u64) -> Error {
+    Error::formatted(
+        Code::OutOfRange,
+        format_args!("{bytes} B at {addr:#x} pass the end of the block by {}", bytes.saturating_sub(room)),
+    )
+}
+
 impl BlockInfo {
     /// Fails if `bytes` from `addr` on, which lies in the block, exceed its requested size.
     pub(crate) fn check_room(&self, addr: u64, bytes: u64) -> Result<()> {
         let room = self.requested.saturating_sub(addr - self.base);
         if bytes > room {
-            fail!(
-                Code::OutOfRange,
-                "{bytes} bytes at {addr:#x} pass the end of the block by {}",
-                bytes - room
-            );
+            return Err(past_end(addr, bytes, room));
         }
         Ok(())
     }

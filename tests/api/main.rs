@@ -48,6 +48,8 @@ mod host_memory;
 #[cfg(feature = "capi")]
 mod life;
 #[cfg(feature = "capi")]
+mod messages;
+#[cfg(feature = "capi")]
 mod oom_callbacks;
 #[cfg(all(feature = "capi", unix))]
 mod oom_host;

@@ -24,12 +24,16 @@ pub fn ok(status: C_Status) {
     assert_eq!(status, C_Status::SUCCESS, "{}: {}", code(), message());
 }
 
-/// The call failed with this code, and a message.
+/// The call failed with this code, and a message, which does not say "1 blocks".
 #[track_caller]
 pub fn fails(status: C_Status, want: u32) {
     assert_ne!(status, C_Status::SUCCESS);
     assert_eq!(code(), want, "{}", message());
     assert!(!message().is_empty());
+    let all = message();
+    let words: Vec<&str> = all.split([' ', '(', ')', ',', ':', ';']).collect();
+    let plural = |w: &[&str]| w[0] == "1" && w[1].ends_with('s') && !["is", "was", "has"].contains(&w[1]);
+    assert!(!words.windows(2).any(plural), "{all}");
 }
 
 pub struct Fixture {

@@ -366,14 +366,14 @@ impl Builder {
 
     /// What whoever looks at the record must know of what it lacks.
     pub(crate) fn lacks(&self) -> Vec<String> {
-        let told = |n: u64, what: &str| (n > 0).then(|| format!("{} {what}", units::count(n)));
         [
-            (self.older, "blocks are older than the record: who allocated them is unknown"),
-            (self.lost_allocs, "allocations are missing: these blocks begin where the one before them ends"),
-            (self.lost_frees, "frees are missing: these blocks end where another one takes their place"),
+            (self.older, "block", "older than the record: nobody knows who allocated such a block"),
+            (self.lost_allocs, "allocation", "missing: such a block begins where the one before it ends"),
+            (self.lost_frees, "free", "missing: such a block ends where another one takes its place"),
         ]
         .into_iter()
-        .filter_map(|(n, what)| told(n, what))
+        .filter(|lack| lack.0 > 0)
+        .map(|(n, noun, what)| format!("{} {what}", units::are(n, noun)))
         .collect()
     }
 

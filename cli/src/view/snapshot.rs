@@ -204,7 +204,7 @@ pub(super) fn record(title: &str, bytes: &[u8], symbols: bool) -> Result<Record>
     if s.events.is_empty() {
         r.timed = false;
     } else if unseen > 0 {
-        r.notes.push(format!("{} blocks are older than the events in the snapshot", units::count(unseen)));
+        r.notes.push(format!("{} older than the events in the snapshot", units::are(unseen, "block")));
     }
     if let (Some(name), Some(n)) = (&s.device.r#type, s.device.ordinal) {
         r.fact("device", format!("{name}:{n}"));

@@ -133,7 +133,7 @@ impl<'a> ExportCalls<'a> {
 
 fn check(used: u64) -> Result<()> {
     if used > 0 {
-        fail!(Code::Busy, "{used} blocks of the pool are exported, and others still use them");
+        fail!(Code::Busy, "exported blocks of the pool that others still use: {used}");
     }
     Ok(())
 }

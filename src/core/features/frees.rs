@@ -57,7 +57,7 @@ pub(super) fn not_live<T>(ground: &Ground, offset: u64, found: Option<Found<'_>>
         && f.desc.kind() == kind::LIVE
     {
         let within = offset - ground.maps.offset(f.id);
-        fail!(Code::UnknownPointer, "the address lies {within} bytes inside a block");
+        fail!(Code::UnknownPointer, "the address lies inside a block, at offset {within}");
     }
     fail!(Code::UnknownPointer, "no live block starts at this address (it may have been freed before)")
 }
@@ -98,7 +98,7 @@ impl Free {
             if let Some(size) = size
                 && size != bytes
             {
-                fail!(Code::WrongSize, "the block was asked for with {bytes} bytes, not {size}");
+                fail!(Code::WrongSize, "the block was asked for with size {bytes}, not {size}");
             }
             let used = match idle && heap.stream() == UNORDERED {
                 true => was & DIRECT != 0 || h.uses.contains_key(&f.id) || h.exports.contains_key(&f.id),

@@ -84,11 +84,11 @@ impl<'a> PoolEnd<'a> {
     fn check_unused(self) -> Result<()> {
         let live = Accounts::of(self.ground).stats(Some(self.id))?.blocks.current;
         if live > 0 {
-            fail!(Code::Busy, "{live} blocks of the pool are still live");
+            fail!(Code::Busy, "live blocks of the pool: {live}");
         }
         match self.place.captures() {
             0 => ExportCalls::of(self.ground).check_freed(self.id),
-            n => fail!(Code::Busy, "{n} captures of the pool are still alive"),
+            n => fail!(Code::Busy, "live captures of the pool: {n}"),
         }
     }
 

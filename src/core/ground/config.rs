@@ -96,7 +96,7 @@ impl Config {
             }
         };
         if memory == 0 || memory > MOST_GRANULES {
-            fail!(Code::InvalidArgument, "a device of {} bytes cannot be pooled", self.max_alloc);
+            fail!(Code::InvalidArgument, "a device of {} B cannot be pooled", self.max_alloc);
         }
         // The offsets of large and scattered blocks are counted in units of the large tier, in 32 bits.
         let window = (most * u64::from(self.window)).max(LEAST_WINDOW).min(MOST_WITH_LARGE - memory);

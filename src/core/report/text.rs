@@ -4,7 +4,7 @@
 use super::{
     Few, OOM_TOP, OomHolder, OomMissing, OomReason, OomReport, OomStep, OomTried, OomWait, WaitsFor,
 };
-use crate::base::inline::said;
+use crate::base::inline::{s, said};
 use crate::core::types::PoolId;
 use std::fmt::{self, Display, Write};
 
@@ -214,8 +214,9 @@ impl OomReport {
         writeln!(out, "out of memory: {}", self.because())?;
         write!(
             out,
-            "asked for: {} bytes ({}; {} after rounding), {}, ",
+            "asked for: {} byte{} ({}; {} after rounding), {}, ",
             self.requested,
+            s(self.requested),
             Size(self.requested),
             self.rounded,
             self.place_label()
@@ -254,8 +255,8 @@ impl OomReport {
             writeln!(out, "  in live blocks: {}", Size(self.live))?;
         }
         if self.waiting > 0 {
-            let streams = self.waiting_streams;
-            writeln!(out, "  freed, and waits: {} (for {streams} streams)", Size(self.waiting))?;
+            let (n, waiting) = (self.waiting_streams, Size(self.waiting));
+            writeln!(out, "  freed, and waits: {waiting} (for {n} stream{})", s(n.into()))?;
         }
         if self.free_here > 0 {
             let more = could("that it could give", self.largest_here);
@@ -291,7 +292,7 @@ impl OomReport {
                 writeln!(out, "biggest {kind}:")?;
             }
             for h in holders.iter() {
-                writeln!(out, "  {}: {} in {} blocks", h.label(), Size(h.live), h.blocks)?;
+                writeln!(out, "  {}: {} in {} block{}", h.label(), Size(h.live), h.blocks, s(h.blocks))?;
             }
         }
         Ok(())
@@ -442,7 +443,7 @@ impl OomTried {
         write!(out, "  {}: ", self.step.label())?;
         match (self.helped, self.bytes) {
             (0, 0) => writeln!(out, "nothing"),
-            (n, 0) => writeln!(out, "helped {n} times"),
+            (n, 0) => writeln!(out, "helped {n} time{}", s(n.into())),
             (_, bytes) => writeln!(out, "{}", Size(bytes)),
         }
     }
@@ -450,7 +451,8 @@ impl OomTried {
 
 impl OomWait {
     fn write(&self, out: &mut dyn Write) -> fmt::Result {
-        writeln!(out, "  {} in {} freed blocks waits for {}", Size(self.bytes), self.blocks, self.on)
+        let n = self.blocks;
+        writeln!(out, "  {} in {n} freed block{} waits for {}", Size(self.bytes), s(n), self.on)
     }
 }
 
@@ -488,6 +490,34 @@ mod tests {
         assert!(named(&[4]).ends_with("biggest holder: the default pool, 9 B"), "{}", named(&[4]));
         for r in [several, tagged, watched, larger] {
             assert_eq!(told(&r), (false, false), "{}", r.line());
+        }
+    }
+
+    #[test]
+    fn one_of_something_is_no_plural() {
+        let said = |n: u64| {
+            let holder = OomHolder { pool: Some(PoolId(3)), live: n, blocks: n, ..OomHolder::default() };
+            let wait = OomWait { on: WaitsFor::Nothing, bytes: n, blocks: n };
+            let tried = OomTried { tries: 9, helped: n as u32, ..OomTried::default() };
+            OomReport {
+                requested: n,
+                waiting: n,
+                waiting_streams: n as u32,
+                pools: std::iter::once(holder).collect(),
+                waits: std::iter::once(wait).collect(),
+                tried: std::iter::once(tried).collect(),
+                ..OomReport::default()
+            }
+            .text()
+        };
+        for part in
+            ["1 byte (", "(for 1 stream)", "in 1 block\n", "helped 1 time\n", "in 1 freed block waits"]
+        {
+            assert!(said(1).contains(part), "{part}: {}", said(1));
+        }
+        for part in ["2 bytes (", "(for 2 streams)", "in 2 blocks\n", "helped 2 times\n", "in 2 freed blocks"]
+        {
+            assert!(said(2).contains(part), "{part}: {}", said(2));
         }
     }
 

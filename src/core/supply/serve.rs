@@ -318,7 +318,7 @@ impl<'a> Serving<'a> {
         let why = why.map_or(String::new(), |e| format!("; {e}"));
         fail!(
             code,
-            "no room for {} bytes ({} after rounding): {reserved} of {} bytes are reserved{why}",
+            "no room for {} B ({} after rounding): {reserved} of {} B are reserved{why}",
             self.req.bytes,
             self.req.charged,
             self.ground.config.max_alloc

@@ -278,7 +278,7 @@ fn load_table(named: Option<&OsStr>) -> Result<Table> {
         None => Ok(table),
         Some(name) => fail!(
             Code::UnknownDevice,
-            "the CUDA driver lacks {} ({} functions are missing); CUDA 11.4 or newer is needed",
+            "the CUDA driver lacks {} (missing functions: {}); CUDA 11.4 or newer is needed",
             name.to_string_lossy(),
             missing.len()
         ),

@@ -73,7 +73,7 @@ impl Blocks {
                 self.lock().insert(addr, other);
                 fail!(
                     Code::UnknownPointer,
-                    "the block at {addr:#x} is another kind of memory, or not of {bytes} bytes"
+                    "the block at {addr:#x} is another kind of memory, or not of {bytes} B"
                 );
             }
             None => fail!(Code::UnknownPointer, "no block starts at {addr:#x}"),
@@ -105,7 +105,7 @@ impl Blocks {
             if let Some((&start, _)) = before.filter(|(start, b)| *start + b.1 > addr) {
                 fail!(
                     Code::Busy,
-                    "{bytes} bytes at {addr:#x} overlap memory at {start:#x} that is registered, or is the library's own"
+                    "{bytes} B at {addr:#x} overlap memory at {start:#x} that is registered, or is the library's own"
                 );
             }
         }

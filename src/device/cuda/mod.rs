@@ -187,7 +187,7 @@ impl DeviceType for CudaType {
             State::Asleep => return Err(Error::new(Code::Internal, "CUDA did not wake up")),
         };
         let Some(slot) = started.devices.get_mut(ordinal) else {
-            fail!(Code::UnknownDevice, "CUDA has {} devices; there is no device {ordinal}", started.count);
+            fail!(Code::UnknownDevice, "CUDA has no device {ordinal} (device count: {})", started.count);
         };
         let device = match slot {
             Some(d) => d.clone(),

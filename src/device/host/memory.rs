@@ -182,7 +182,7 @@ impl Blocks {
         if let Some((&start, _)) = before.filter(|(start, block)| *start + block.bytes > addr) {
             fail!(
                 Code::Busy,
-                "{bytes} bytes at {addr:#x} overlap memory at {start:#x} that is registered, or is the library's own"
+                "{bytes} B at {addr:#x} overlap memory at {start:#x} that is registered, or is the library's own"
             );
         }
         map.insert(addr, Block { bytes, ordinal: ordinal as u32, kind: Kind::Callers, locked: false });

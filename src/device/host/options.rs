@@ -51,7 +51,7 @@ impl HostOptions {
         };
         let capacity = asked / GRANULE * GRANULE;
         if !CAPACITIES.contains(&capacity) {
-            fail!(Code::InvalidArgument, "a host device of {asked} bytes: need {CAPACITIES_WANTED}");
+            fail!(Code::InvalidArgument, "a host device of {asked} B: need {CAPACITIES_WANTED}");
         }
         Ok(HostOptions { device_count, capacity, mapping: self.mapping })
     }

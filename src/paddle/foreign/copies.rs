@@ -17,7 +17,7 @@ fn staging(bytes: u64, value: u8) -> Result<Vec<u8>> {
     let size = bytes.min(PIECE) as usize;
     let mut buffer = Vec::new();
     if buffer.try_reserve_exact(size).is_err() {
-        fail!(Code::OutOfMemory, "no {size} bytes of host memory to copy through");
+        fail!(Code::OutOfMemory, "no {size} B of host memory to copy through");
     }
     buffer.resize(size, value);
     Ok(buffer)

@@ -168,11 +168,7 @@ impl ForeignDevice {
         let unit =
             self.ask("device_min_chunk_size", table.device_min_chunk_size)?.unwrap_or(MIN_CHUNK_DEFAULT);
         let Some(min_chunk) = unit.checked_next_power_of_two().filter(|&c| c <= MIN_CHUNK_MOST) else {
-            fail!(
-                Code::PluginRefused,
-                "plugin {:?}: device_min_chunk_size says {unit} bytes",
-                self.plugin.name()
-            );
+            fail!(Code::PluginRefused, "plugin {:?}: device_min_chunk_size says {unit}", self.plugin.name());
         };
         let free = self.memory_info()?.known().map(|m| m.free);
         let told = self.ask("device_max_alloc_size", table.device_max_alloc_size)?;
@@ -183,7 +179,7 @@ impl ForeignDevice {
         if padding > PADDING_MOST {
             fail!(
                 Code::PluginRefused,
-                "plugin {:?}: device_extra_padding_size says {padding} bytes",
+                "plugin {:?}: device_extra_padding_size says {padding}",
                 self.plugin.name()
             );
         }
@@ -297,9 +293,7 @@ impl ForeignDevice {
             .ok()
             .filter(|&b| b > 0)
             .and_then(|b| Layout::from_size_align(b, HOST_ALIGN).ok())
-            .ok_or_else(|| {
-                Error::formatted(Code::InvalidArgument, format_args!("{bytes} bytes of host memory"))
-            })
+            .ok_or_else(|| Error::formatted(Code::InvalidArgument, format_args!("{bytes} B of host memory")))
     }
 }
 

@@ -150,7 +150,7 @@ impl DeviceType for ForeignType {
                 Some(None) => (session.ids.clone(), session.alive.clone(), session.host.clone()),
                 None => fail!(
                     Code::UnknownDevice,
-                    "{:?} has {} devices; there is no device {ordinal}",
+                    "{:?} has no device {ordinal} (device count: {})",
                     self.plugin.name(),
                     session.ids.len()
                 ),

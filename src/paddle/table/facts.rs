@@ -96,7 +96,7 @@ pub(super) fn count() -> Result<usize> {
 pub(super) fn get(ordinal: usize, fact: Fact) -> Result<usize> {
     let count = count()?;
     if ordinal >= count {
-        fail!(Code::UnknownDevice, "there are {count} devices; there is no device {ordinal}");
+        fail!(Code::UnknownDevice, "there is no device {ordinal} (device count: {count})");
     }
     match DEVICES.get(ordinal) {
         Some(f) if f.known.load(Ordering::Acquire) => Ok(f.values[fact as usize].load(Ordering::Relaxed)),

@@ -96,7 +96,7 @@ fn check_device(device: C_Device) -> Result<usize> {
     let ordinal = ordinal(device)?;
     let count = device_count()?;
     if ordinal >= count {
-        fail!(Code::UnknownDevice, "{served:?} has {count} devices; there is no device {ordinal}");
+        fail!(Code::UnknownDevice, "{served:?} has no device {ordinal} (device count: {count})");
     }
     Ok(ordinal)
 }

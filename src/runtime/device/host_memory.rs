@@ -218,7 +218,7 @@ impl HostMemory<'_> {
     pub fn register(&self, addr: u64, bytes: u64) -> Result<()> {
         let _pass = self.0.enter()?;
         if addr == 0 || bytes == 0 {
-            fail!(Code::InvalidArgument, "there is no memory to register at {addr:#x} with {bytes} bytes");
+            fail!(Code::InvalidArgument, "there is no memory to register at {addr:#x} with size {bytes}");
         }
         if addr.checked_add(bytes).is_none() {
             fail!(Code::OutOfRange, "the range passes the end of the address space");
@@ -269,7 +269,7 @@ impl HostMemory<'_> {
             if *limited {
                 fail!(
                     Code::OutOfMemory,
-                    "no {bytes} bytes of pinned memory: {taken} are taken of the {most} that pinned_limit_mb allows"
+                    "no {bytes} B of pinned memory: {taken} are taken of the {most} that pinned_limit_mb allows"
                 );
             }
             s.taking += span;

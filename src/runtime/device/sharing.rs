@@ -79,7 +79,7 @@ impl SharedMemory<'_> {
         let Some(end) = end.filter(|&end| end <= block.base + block.size) else {
             fail!(
                 Code::InvalidArgument,
-                "{bytes} bytes at {addr:#x} do not lie in the block of {} bytes",
+                "{bytes} B at {addr:#x} do not lie in the block of {} B",
                 block.size
             );
         };
@@ -103,7 +103,7 @@ impl SharedMemory<'_> {
         let away = m.kind == SharedKind::CudaFabric && fds.is_empty();
         if fds.len() != told.fd_count as usize && !away {
             let want = told.fd_count;
-            fail!(Code::InvalidArgument, "{} file descriptors given, the export has {want}", fds.len());
+            fail!(Code::InvalidArgument, "file descriptors given: {}; the export has {want}", fds.len());
         }
         let (ticket, files) = match fds.split_first() {
             Some((&ticket, files)) => {

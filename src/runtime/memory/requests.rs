@@ -89,7 +89,7 @@ impl Memory {
         let addr = Request::new(pool, stream, bytes, align).serve(self)?;
         if addr & (align - 1) != 0 {
             self.free_for_good(addr);
-            fail!(Code::Unsupported, "the device gives no block of {bytes} bytes at a multiple of {align}");
+            fail!(Code::Unsupported, "the device gives no block of {bytes} B at a multiple of {align}");
         }
         Ok(addr)
     }

@@ -119,7 +119,7 @@ impl Scopes {
         match lock(&self.pools).entry(pool).or_default() {
             n @ 0 => *n = ENDING,
             &mut ENDING => fail!(Code::Busy, "another thread is destroying the pool"),
-            n => fail!(Code::Busy, "{n} scopes of the pool are open"),
+            n => fail!(Code::Busy, "open scopes of the pool: {n}"),
         }
         let done = destroy();
         lock(&self.pools).remove(&pool);

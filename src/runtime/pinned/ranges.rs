@@ -1,8 +1,9 @@
 //! Live ranges of host memory by address, and the freed ones that are remembered to tell a double free from a
 //! foreign pointer.
 
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Code, Result};
 use crate::base::ordered::{Map, Set};
+use crate::core::past_end;
 use crate::fail;
 
 /// How many freed addresses are remembered.
@@ -70,14 +71,7 @@ impl<V> Ranges<V> {
     pub(crate) fn check(&self, addr: u64, bytes: u64) -> Option<Result<()>> {
         let (&base, &(size, _)) = self.live.range(..=addr).next_back()?;
         let room = size.checked_sub(addr - base).filter(|&r| r != 0)?;
-        Some(if bytes <= room {
-            Ok(())
-        } else {
-            Err(Error::formatted(
-                Code::OutOfRange,
-                format_args!("{bytes} bytes at {addr:#x} pass the end of the block by {}", bytes - room),
-            ))
-        })
+        Some(if bytes <= room { Ok(()) } else { Err(past_end(addr, bytes, room)) })
     }
 
     pub(crate) fn len(&self) -> usize {

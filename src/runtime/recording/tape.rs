@@ -9,6 +9,7 @@ use super::output::Pace;
 use super::stack;
 use crate::base::clock::{self, Moment, Span};
 use crate::base::error::{Code, Error, Result};
+use crate::base::inline::s;
 use crate::base::ring::{Lent, Ring, Seen};
 use crate::base::room::{CALL_BYTES, check_room};
 use crate::base::signals::without_signals;
@@ -409,7 +410,7 @@ impl Tape {
                 let lacks = self.ring.head() - self.filed.load(Relaxed);
                 if lacks > 0 {
                     let why = "the file takes nothing, or very little, and was given up";
-                    *lock(&self.failure) = Some(format!("{why}: it lacks {lacks} events"));
+                    *lock(&self.failure) = Some(format!("{why}: it lacks {lacks} event{}", s(lacks)));
                 }
             }
             if self.over.load(SeqCst) {

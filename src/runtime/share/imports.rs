@@ -5,6 +5,7 @@ use crate::base::descriptor::Descriptor;
 use crate::base::error::{Code, Error, Result};
 use crate::base::ordered::Map;
 use crate::base::sync::system::{Mutex, lock};
+use crate::core::past_end;
 use crate::fail;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -66,10 +67,6 @@ impl Imports {
         if bytes <= room {
             return Some(Ok(()));
         }
-        let past = bytes - room;
-        Some(Err(Error::formatted(
-            Code::OutOfRange,
-            format_args!("{bytes} bytes at {addr:#x} pass the end of the imported block by {past}"),
-        )))
+        Some(Err(past_end(addr, bytes, room)))
     }
 }

@@ -116,7 +116,7 @@ pub(crate) fn check(options: &HostOptions) -> Result<()> {
     if n != 0 && !CAPACITIES.contains(&n) {
         return Err(Error::formatted(
             Code::InvalidArgument,
-            format_args!("a host device of {n} bytes: need {CAPACITIES_WANTED}"),
+            format_args!("a host device of {n} B: need {CAPACITIES_WANTED}"),
         ));
     }
     Ok(())

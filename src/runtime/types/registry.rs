@@ -182,7 +182,7 @@ fn shut_unless_used(states: &[Arc<DeviceState>], name: &str) -> Result<()> {
     let live = || -> Result<()> {
         match states.iter().map(|s| s.live()).sum::<u64>() {
             0 => Ok(()),
-            n => fail!(Code::Busy, "{n} blocks of {name:?} are live"),
+            n => fail!(Code::Busy, "live blocks of {name:?}: {n}"),
         }
     };
     loop {
@@ -277,7 +277,7 @@ pub fn device(name: &str, ordinal: usize) -> Result<Arc<DeviceState>> {
     let count = kind.device_count()?;
     if ordinal >= count {
         let why = kind.absence().map_or(String::new(), |w| format!(": {w}"));
-        fail!(Code::UnknownDevice, "{name:?} has {count} devices; there is no device {ordinal}{why}");
+        fail!(Code::UnknownDevice, "{name:?} has no device {ordinal} (device count: {count}){why}");
     }
     fork::used();
     let chosen = options::for_device(name, ordinal)?;

@@ -66,7 +66,8 @@ impl Unpooled {
                 return Err(a.not_live(self.supply.name(), addr));
             };
             if let Some(s) = size.filter(|&s| s != block.info.requested) {
-                fail!(Code::WrongSize, "{s} bytes given at free, {} at allocation", block.info.requested);
+                let bytes = block.info.requested;
+                fail!(Code::WrongSize, "the block was asked for with size {bytes}, not {s}");
             }
             // For its fences, as in the pond: its uses, its own stream's, that of the free, and all streams together.
             let fences = block.used_by.len() + 3;

@@ -353,7 +353,7 @@ impl Unpooled {
             fail!(Code::InvalidArgument, "the default pool cannot be destroyed");
         }
         if live != 0 || a.claims.get(&pool).is_some_and(|&c| c != 0) || a.stats(pool)?.reserved.current != 0 {
-            fail!(Code::Busy, "{live} blocks of the pool are live");
+            fail!(Code::Busy, "live blocks of the pool: {live}");
         }
         a.claims.remove(&pool);
         a.pools.remove(&pool);

@@ -260,7 +260,7 @@ const start = () => {
     $("story-title").textContent = "Block " + model.address(b.at[i]);
     const dl = element("dl");
     const fact = (what, value) => dl.append(element("dt", what), element("dd", value));
-    fact("size", size(b.bytes[i]) + " (" + count(b.bytes[i]) + " bytes; " + count(b.bytes[i] - b.spare[i]) + " asked for)");
+    fact("size", size(b.bytes[i]) + " (" + plural(b.bytes[i], "byte") + "; " + count(b.bytes[i] - b.spare[i]) + " asked for)");
     fact("tag", model.name("tag", b.tag[i]));
     fact("stream", model.name("stream", b.stream[i]));
     if (b.pool[i]) fact("pool", model.name("pool", b.pool[i]));
