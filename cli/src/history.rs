@@ -42,6 +42,14 @@ pub(crate) struct History {
     names: HashMap<u64, Vec<String>>,
 }
 
+/// What is to be said of a file that could not be written to its end: why, and where it ends.
+pub(crate) fn not_to_its_end(file: &HistoryFile, why: &str) -> String {
+    let time = |e: Option<&HistoryEvent>| e.map_or(0, |e| e.event.time);
+    let after = time(file.events.last()).saturating_sub(time(file.events.first()));
+    let after = units::nanoseconds(after as f64);
+    format!("it could not be written to its end: {why}; its last event is {after} after the first")
+}
+
 /// A line of `/proc/PID/maps`: five words, and a path, which may have spaces.
 pub(crate) fn module(line: &str) -> Option<Module> {
     let mut rest = line;
@@ -128,7 +136,7 @@ impl History {
             notes.push(format!("it lacks {events}: its writer could not keep up"));
         }
         if let Some((_, why)) = self.file.about.iter().find(|a| a.0 == "failed") {
-            notes.push(format!("it could not be written to its end: {why}"));
+            notes.push(not_to_its_end(&self.file, why));
         }
         if self.file.cut_off {
             notes.push(format!(

@@ -3,6 +3,7 @@
 //! The library empties a file that an earlier process has written. So the files of all processes and devices are written
 //! apart, into a folder beside their later place, and get their names when the program has ended.
 
+use crate::history::not_to_its_end;
 use crate::trace::Trace;
 use crate::units::{bytes, counted};
 use anyhow::{Context, Result, bail, ensure};
@@ -198,7 +199,7 @@ fn is_written(path: &Path) -> bool {
 /// What a process lacks that was killed, or has left without its exit functions.
 const NO_EXIT: &str = "its process ended without a word, so that some of its last 50 ms may be missing";
 
-/// What a file lacks whose disk is full.
+/// What a trace lacks whose disk is full.
 fn failed(why: &str) -> String {
     format!("it could not be written to its end: {why}")
 }
@@ -263,7 +264,7 @@ fn history_content(path: &Path) -> Content {
     let mut said = vec![counted(history.events.len() as u64, "event")];
     said.extend((history.dropped > 0).then(|| format!("{} more dropped", history.dropped)));
     if let Some((_, why)) = history.about.iter().find(|a| a.0 == "failed") {
-        said.push(failed(why));
+        said.push(not_to_its_end(&history, why));
         return Content::Failed(said);
     }
     said.extend((!ended).then(|| NO_EXIT.into()));

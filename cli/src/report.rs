@@ -95,9 +95,10 @@ impl Run<'_> {
             facts.push(("not in the recording", format!("{}, lost", counted(t.lost, "event"))));
         }
         if let Some(why) = &t.failed {
+            let end = counted(t.events.len() as u64, "event");
             facts.push((
                 "end of the recording",
-                format!("it could not be written to its end: {why}"),
+                format!("it could not be written to its end: {why}; it ends after {end}"),
             ));
         }
         if let Some(c) = o.checked {

@@ -61,7 +61,8 @@ pub(super) fn record(trace: &Trace, setup: &Setup, capacity: Option<u64>) -> Res
         r.notes.push(format!("{} not in the recording, lost", units::are(trace.lost, "event")));
     }
     if let Some(why) = &trace.failed {
-        r.notes.push(format!("the recording could not be written to its end: {why}"));
+        let end = units::counted(trace.events.len() as u64, "event");
+        r.notes.push(format!("the recording could not be written to its end: {why}; it ends after {end}"));
     }
     if !trace.source.is_empty() {
         r.fact("trace", trace.source.clone());

@@ -219,7 +219,8 @@ fn a_disk_that_is_full_is_told() {
             let text = err(&o);
             let line = text.lines().find(|l| l.contains(file)).unwrap();
             assert!(line.contains("it could not be written to its end: File too large"), "{line}");
-            assert!(!line.contains("without a word") && line.ends_with(')'), "{line}");
+            let ends = if file.starts_with("history") { "; its last event is " } else { "" };
+            assert!(!line.contains("without a word") && line.contains(ends), "{line}");
         }
     }
     // Without the command, the files end behind what was whole last.
@@ -241,9 +242,16 @@ fn a_disk_that_is_full_is_told() {
     let o = command(&folder, &["replay", "my.trace"]).output().unwrap();
     assert!(o.status.success(), "{}", err(&o));
     assert!(out(&o).contains("it could not be written to its end: File too large"), "{}", out(&o));
-    for args in [&["history", "my.history"][..], &["view", "my.history", "-o", "page.html"]] {
+    // And where it ends: for a trace after so many events, for a history so long after its first one.
+    assert!(out(&o).contains("; it ends after "), "{}", out(&o));
+    for (args, ends) in [
+        (&["history", "my.history"][..], "; its last event is "),
+        (&["view", "my.history", "-o", "page.html"], "; its last event is "),
+        (&["view", "my.trace", "-o", "page.html"], "; it ends after "),
+    ] {
         let o = command(&folder, args).output().unwrap();
         let told = [out(&o), err(&o)].concat();
         assert!(o.status.success() && told.contains("could not be written to its end: File too"), "{told}");
+        assert!(told.contains(ends), "{told}");
     }
 }
