@@ -382,7 +382,7 @@ unsafe fn view(device: *const millpond_device, t: &DlTensor, flags: u64) -> Resu
         return Err(Error::new(Code::OutOfRange, "the tensor's elements pass the end of all addresses"));
     };
     if count != 0 && t.data.is_null() {
-        fail!(Code::InvalidArgument, "the tensor's data is NULL, and not its size ({count})");
+        fail!(Code::InvalidArgument, "the data of a tensor of size {count} is NULL");
     }
     // Looked up only if it is an address: other device types use handles.
     let is_address = [dl::CPU, dl::CUDA, dl::CUDA_HOST, dl::ROCM_HOST, dl::EXT_DEV, dl::CUDA_MANAGED]
