@@ -31,6 +31,7 @@ mod series;
 mod symbols;
 mod touch;
 mod trace;
+mod trace_file;
 mod units;
 mod view;
 

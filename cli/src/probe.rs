@@ -1,12 +1,24 @@
 //! Replays in processes of their own, of this very program, so that nothing of one helps or hinders the next: what
 //! `bisect` and `compare` are made of.
 
-use crate::commands::device::DeviceName;
 use crate::replay::EXIT_OUT_OF_MEMORY;
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+/// A device type and an ordinal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceName {
+    pub(crate) type_name: String,
+    pub(crate) ordinal: i32,
+}
+
+impl std::fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.type_name, self.ordinal)
+    }
+}
 
 /// What is replayed on.
 #[derive(Clone, Debug)]

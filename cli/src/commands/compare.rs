@@ -1,12 +1,12 @@
 //! `millpond compare`: arguments, and how a configuration is written.
 
 use super::Failure;
-use super::device::{DeviceName, meant, parse_capacity, parse_device};
+use super::device::{meant, parse_capacity, parse_device};
 use super::output::{check_outputs, is_stdout, say, write};
 use crate::api;
 use crate::compare::{Column, Comparison, Configuration, Plan, compare};
 use crate::options::items;
-use crate::probe::Setup;
+use crate::probe::{DeviceName, Setup};
 use crate::touch::Touch;
 use crate::trace::Trace;
 use anyhow::{Result, anyhow, bail, ensure};

@@ -1,7 +1,7 @@
 //! Which device a command uses: the arguments, and opening it.
 
 use crate::api::{self, Device};
-use crate::probe::Setup;
+use crate::probe::{DeviceName, Setup};
 use crate::replay;
 use crate::trace::Trace;
 use crate::units;
@@ -33,19 +33,6 @@ impl DeviceArgs {
     pub(crate) fn setup(&self) -> Result<Setup> {
         let device = meant(&self.device, self.plugin.as_deref())?;
         Ok(Setup { device, plugin: self.plugin.clone(), options: self.options.clone() })
-    }
-}
-
-/// A device type and an ordinal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DeviceName {
-    pub(crate) type_name: String,
-    pub(crate) ordinal: i32,
-}
-
-impl std::fmt::Display for DeviceName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}", self.type_name, self.ordinal)
     }
 }
 
