@@ -61,7 +61,7 @@ fn a_driver_without_a_function_that_is_needed() {
     let copy = scratch.path("link.so");
     std::os::unix::fs::symlink(library(), &copy).unwrap();
     fake.configure(|o| o.library = Some(copy.clone().into()));
-    absent(&["lacks cuMemCreate", "2 functions"]);
+    absent(&["lacks cuMemCreate", "missing functions: 2"]);
     fake.end();
 }
 
