@@ -23,7 +23,7 @@ class Copies(unittest.TestCase):
         block, pinned, unified = pool.alloc(8, stream), device.alloc_host(8), device.alloc_unified(8)
         block.fill(7, stream)
         hook, handler = device.hook(lambda event: None), pool.oom_handler(lambda request: False)
-        with tempfile.NamedTemporaryFile() as file, device.join_group(file.name + ".group", "copied") as member:
+        with tempfile.TemporaryDirectory() as folder, device.join_group(f"{folder}/group", "copied") as member:
             for thing in (stream, pool, block, pinned, unified, hook, handler, member):
                 for duplicate in (copy.copy, copy.deepcopy, pickle.dumps, lambda thing: copy.deepcopy({"held": [thing]})):
                     with self.assertRaisesRegex(TypeError, f"cannot copy or pickle a {type(thing).__name__}: "):
