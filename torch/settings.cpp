@@ -113,8 +113,8 @@ int millpond_torch_settings(const char* text) {
       auto [taken, before] = set_on(device->get(), all);
       if (!taken) {
         // All devices or none, and none that is opened later.
-        for (const auto& [other, text] : done)
-          (void)millpond_device_set_options(other, text.c_str());
+        for (const auto& [other, earlier] : done)
+          (void)millpond_device_set_options(other, earlier.c_str());
         return 1;
       }
       if (!before.empty()) done.emplace_back(device->get(), std::move(before));
