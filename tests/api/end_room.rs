@@ -54,6 +54,17 @@ impl World {
     }
 }
 
+/// `host` is one device of 32 GiB.
+fn large(mapping: bool) {
+    let host = millpond_host_options {
+        struct_size: size_of::<millpond_host_options>(),
+        device_count: 1,
+        capacity_bytes: 32 << 30,
+        disable_mapping: u32::from(!mapping),
+    };
+    ok(unsafe { millpond_host_configure(&host) });
+}
+
 unsafe extern "C-unwind" fn wait(open: *mut c_void, _: C_Status) {
     while !unsafe { &*open.cast::<AtomicBool>() }.load(SeqCst) {
         std::thread::yield_now();
@@ -141,13 +152,7 @@ fn the_library_ends_with_more_pinned_blocks_than_there_is_room_to_list() {
 #[test]
 fn the_library_ends_with_more_mapped_ranges_than_there_is_room_to_list() {
     apart(|| {
-        let host = millpond_host_options {
-            struct_size: size_of::<millpond_host_options>(),
-            device_count: 1,
-            capacity_bytes: 32 << 30,
-            disable_mapping: 0,
-        };
-        ok(unsafe { millpond_host_configure(&host) });
+        large(true);
         let w = World::new();
         let streams = [w.stream(), w.stream()];
         let mut any = null_mut();
@@ -165,13 +170,7 @@ fn the_library_ends_with_more_mapped_ranges_than_there_is_room_to_list() {
 
 /// Blocks that live, and as many pieces of free memory between them.
 fn ends_with_blocks(mapping: bool, backend: &str) {
-    let host = millpond_host_options {
-        struct_size: size_of::<millpond_host_options>(),
-        device_count: 1,
-        capacity_bytes: 32 << 30,
-        disable_mapping: u32::from(!mapping),
-    };
-    ok(unsafe { millpond_host_configure(&host) });
+    large(mapping);
     millpond::runtime::set_default_options(Some("host"), None, backend).unwrap();
     let w = World::new();
     let stream = w.stream();
