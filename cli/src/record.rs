@@ -239,7 +239,7 @@ fn trace_content(path: &Path) -> Content {
     };
     let (events, peak) = (counted(trace.events.len() as u64, "event"), bytes(trace.peak_live_bytes));
     let mut said = vec![format!("{}: {events}, peak {peak}", trace.name)];
-    said.extend((trace.lost > 0).then(|| format!("it lacks {}, lost", counted(trace.lost, "event"))));
+    said.extend((trace.lost > 0).then(|| format!("{} lost", counted(trace.lost, "event"))));
     if let Some(why) = &trace.failed {
         said.push(failed(why));
         return Content::Failed(said);

@@ -92,7 +92,7 @@ impl Run<'_> {
             ));
         }
         if t.lost > 0 {
-            facts.push(("not in the recording", format!("{}, lost", counted(t.lost, "event"))));
+            facts.push(("not in the recording", format!("{} lost", counted(t.lost, "event"))));
         }
         if let Some(why) = &t.failed {
             let end = counted(t.events.len() as u64, "event");

@@ -227,12 +227,12 @@ void many(gpu::Report& report, bool small) {
 }
 
 /// One handle at more and more addresses of one context, opened as Millpond opens what it maps.
-void mappings(gpu::Report& report, bool small, bool long_) {
+void mappings(gpu::Report& report, bool small, bool to_the_end) {
   const Kind kind;
   const Access access;
   // `src/device/cuda/granules.rs` asks for 500 000 at the most.
   const std::size_t most = small ? 200 : 1 << 21, step = small ? 100 : 1 << 12;
-  const double limit_us = long_ ? 100e6 : 15e6;
+  const double limit_us = to_the_end ? 100e6 : 15e6;
   Ptr at = 0;
   std::size_t free = 0, left = 0, total = 0;
   MILLPOND_GPU(cuMemAddressReserve, &at, most * kGranule, kGranule, 0, 0);
@@ -269,7 +269,7 @@ void mappings(gpu::Report& report, bool small, bool long_) {
 
 int main(int argc, char** argv) {
   const bool small = argc > 1 && std::strcmp(argv[1], "--small") == 0;
-  const bool long_ = argc > 1 && std::strcmp(argv[1], "--long") == 0;
+  const bool to_the_end = argc > 1 && std::strcmp(argv[1], "--long") == 0;
   gpu::start();
   gpu::Report report("mapping");
   const std::size_t reserved = 128 * kMiB;
@@ -280,7 +280,7 @@ int main(int argc, char** argv) {
   runs(report, at);
   one_piece(report, small);
   many(report, small);
-  mappings(report, small, long_);
+  mappings(report, small, to_the_end);
   MILLPOND_GPU(cuMemAddressFree, at, reserved);
   report.row("the driver's mapping calls", "all answered", "all answered", true);
   return report.status();

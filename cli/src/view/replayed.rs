@@ -58,7 +58,7 @@ pub(super) fn record(trace: &Trace, setup: &Setup, capacity: Option<u64>) -> Res
     let mut r = read(&trace.name, &history, how);
     r.timed = whole && !calls.when.is_empty();
     if trace.lost > 0 {
-        r.notes.push(format!("{} not in the recording, lost", units::are(trace.lost, "event")));
+        r.notes.push(format!("{} missing from the recording", units::are(trace.lost, "event")));
     }
     if let Some(why) = &trace.failed {
         let end = units::counted(trace.events.len() as u64, "event");

@@ -193,7 +193,7 @@ fn lost_events_are_told_of_by_a_replay() {
     let folder = Folder::new("lost");
     folder.file("t.trace", "a 1 8 0\nf 1\n# events: 2\n# lost: 3 events; frees are left out\n");
     let o = command(&folder, &["replay", "t.trace"]).output().unwrap();
-    assert!(o.status.success() && out(&o).contains("3 events, lost"), "{}", out(&o));
+    assert!(o.status.success() && out(&o).contains("3 events lost"), "{}", out(&o));
 }
 
 /// A disk that is full ends the files, and the command says so, also by its status; so does whoever reads them. What is in
