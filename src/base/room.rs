@@ -1,14 +1,115 @@
-//! Whether the host has memory for a call that could not say later that it has none.
+//! Whether the host has memory for a call that could not say later that it has none, and that it still has it when a device
+//! has answered.
 
 use super::boxed::has_room;
 use super::error::{Result, no_host_memory};
+use std::cell::Cell;
+use std::hint::black_box;
 
 /// \[B\] of the host's memory without which a call is not begun that makes lists as it goes.
 pub(crate) const CALL_BYTES: usize = 64 << 10;
 
+/// \[B\] of what was looked for that are left to the device, which may be one of this library's own, and as many as it needs at
+/// least where others have taken some.
+const DEVICE_BYTES: usize = CALL_BYTES / 2;
+const DEVICE_LEAST: usize = 4 << 10;
+/// \[B\] less than this need not be kept.
+const LEAST_BYTES: usize = 1 << 10;
+
+/// What a thread's call of the program has looked for.
+#[derive(Clone, Copy)]
+struct Looked {
+    /// How many such calls are under way, one within a callback of the other.
+    calls: u32,
+    /// \[B\] the most that any of them has looked for.
+    bytes: usize,
+}
+
+thread_local! {
+    static LOOKED: Cell<Looked> = const { Cell::new(Looked { calls: 0, bytes: 0 }) };
+}
+
+/// What is noted needs no destructor, so it is there as long as the thread is.
+fn note(change: impl FnOnce(Looked) -> Looked) {
+    let _ = LOOKED.try_with(|looked| looked.set(change(looked.get())));
+}
+
+/// A call of the program begins that looks for room. Must be followed by [`end_call`].
+#[cfg(feature = "capi")]
+pub(crate) fn begin_call() {
+    note(|l| Looked { calls: l.calls + 1, ..l });
+}
+
+/// It ends.
+#[cfg(feature = "capi")]
+pub(crate) fn end_call() {
+    note(|l| match l.calls {
+        0 | 1 => Looked { calls: 0, bytes: 0 },
+        calls => Looked { calls: calls - 1, ..l },
+    });
+}
+
 /// `OutOfMemory` if the heap has no room for so many bytes: for a call that could not say so later, before it changes
-/// anything. It holds as long as nobody else takes that memory meanwhile.
+/// anything. It holds as long as nobody else takes that memory meanwhile; while a device is called, [`while_kept`] holds it.
 #[inline(never)]
 pub(crate) fn check_room(bytes: usize) -> Result<()> {
-    if has_room(bytes) { Ok(()) } else { Err(no_host_memory()) }
+    if !has_room(bytes) {
+        return Err(no_host_memory());
+    }
+    note(|l| if l.calls == 0 { l } else { Looked { bytes: l.bytes.max(bytes), ..l } });
+    Ok(())
+}
+
+/// Memory of the host that is kept for what follows a call on a device, until this is dropped: a driver allocates on its own, and
+/// other threads have the time of the call to take what was found before it.
+pub(crate) struct Room(#[allow(dead_code, reason = "it is only held")] Vec<u8>);
+
+/// Looks for so many bytes, and keeps half of them: the other half is for what a call on the device enters there. `OutOfMemory`
+/// if the heap has no room for them.
+#[inline(never)]
+pub(crate) fn keep_half(bytes: usize) -> Result<Room> {
+    if !has_room(bytes) {
+        return Err(no_host_memory());
+    }
+    keep(bytes / 2).ok_or_else(no_host_memory)
+}
+
+fn keep(bytes: usize) -> Option<Room> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(bytes).ok()?;
+    // Else a compiler may leave out an allocation that nobody uses.
+    black_box(room.as_ptr());
+    Some(Room(room))
+}
+
+/// Keeps what the thread's call has looked for, at least `least` bytes, or as much of it as there is: the call is under way.
+#[inline(never)]
+fn keep_what_is(least: usize) -> Option<Room> {
+    let looked = LOOKED.try_with(|l| l.get().bytes).unwrap_or(0).max(least);
+    let mut bytes = looked.saturating_sub(DEVICE_BYTES);
+    while bytes >= LEAST_BYTES {
+        match keep(bytes) {
+            Some(room) if has_room(DEVICE_LEAST) => return Some(room),
+            _ => bytes /= 4,
+        }
+    }
+    None
+}
+
+/// Makes a call on a device, and keeps meanwhile what the thread's call has looked for.
+#[inline]
+pub(crate) fn while_kept<T>(call: impl FnOnce() -> T) -> T {
+    let room = keep_what_is(CALL_BYTES);
+    let done = call();
+    drop(room);
+    done
+}
+
+/// The same for a call that is short and made often: where nothing was looked for, nothing is kept.
+#[inline]
+pub(crate) fn while_kept_if_any<T>(call: impl FnOnce() -> T) -> T {
+    let room = keep_what_is(0);
+    let done = call();
+    drop(room);
+    done
 }

@@ -4,7 +4,6 @@
 //! A call that finds no room lends some of it to the heap, and sets aside what is left of that afterwards. Who makes anything
 //! fills up what is missing. No thread waits for another here.
 
-use crate::base::boxed::has_room;
 use crate::base::error::Result;
 use crate::base::room::{CALL_BYTES, check_room};
 use crate::base::sync::system::{Mutex, try_lock};
@@ -61,7 +60,7 @@ impl EndRoom {
     /// `OutOfMemory` if neither the heap has so many bytes, at most `CALL_BYTES`, nor any are set aside, or others have taken
     /// them.
     pub(crate) fn new(bytes: usize) -> Result<EndRoom> {
-        if has_room(bytes) {
+        if check_room(bytes).is_ok() {
             set_aside();
             return Ok(EndRoom { is_lent: false });
         }

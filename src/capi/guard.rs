@@ -2,7 +2,7 @@
 //! each pointer from C is checked before it is used.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::room::{CALL_BYTES, check_room};
+use crate::base::room::{CALL_BYTES, begin_call, check_room, end_call};
 use crate::capi::end_room::{EndRoom, set_aside};
 use crate::capi::last_error;
 use crate::fail;
@@ -43,7 +43,10 @@ pub(crate) fn run_roomy(body: impl FnOnce() -> Result<()>) -> C_Status {
 pub(crate) fn run_end(body: impl FnOnce() -> Result<()>) -> C_Status {
     match begin_end() {
         Ok(room) => end_end(room, guarded(body)),
-        Err(status) => status,
+        Err(status) => {
+            end_call();
+            status
+        }
     }
 }
 
@@ -60,11 +63,13 @@ pub(crate) fn run_end_entering(body: impl Fn() -> Result<()>) -> C_Status {
 /// Out of line, as what comes first is.
 #[inline(never)]
 fn end_end(_room: EndRoom, done: std::result::Result<(), C_Status>) -> C_Status {
+    end_call();
     done.err().unwrap_or(C_Status::SUCCESS)
 }
 
 #[inline(never)]
 fn begin_end() -> std::result::Result<EndRoom, C_Status> {
+    begin_call();
     guarded(|| may_call().and_then(|()| EndRoom::new(CALL_BYTES)))
 }
 
@@ -76,15 +81,20 @@ pub(crate) fn run_entering(body: impl FnOnce() -> Result<()>) -> C_Status {
 
 #[inline]
 fn run_with_room(bytes: usize, body: impl FnOnce() -> Result<()>) -> C_Status {
-    match begin_with_room(bytes).and_then(|()| guarded(body)) {
-        Ok(()) => C_Status::SUCCESS,
-        Err(status) => status,
-    }
+    end_with_room(begin_with_room(bytes).and_then(|()| guarded(body)))
+}
+
+/// Out of line, as what comes first is.
+#[inline(never)]
+fn end_with_room(done: std::result::Result<(), C_Status>) -> C_Status {
+    end_call();
+    done.err().unwrap_or(C_Status::SUCCESS)
 }
 
 /// Apart, since a hundred calls begin with it.
 #[inline(never)]
 fn begin_with_room(bytes: usize) -> std::result::Result<(), C_Status> {
+    begin_call();
     guarded(|| may_call().and_then(|()| check_room(bytes)).map(|()| set_aside()))
 }
 

@@ -162,6 +162,10 @@ impl<'a> CaptureCalls<'a> {
     fn release_and(self, capture: CaptureId, wait: bool) -> Result<()> {
         let ground = self.ground;
         check_room(CALL_BYTES)?;
+        let mut waits = Waits::default();
+        if !waits.make_room(1) {
+            return Err(no_host_memory());
+        }
         let (pool, ended) = self.capture(capture)?;
         if !ended {
             self.end(capture)?;
@@ -177,7 +181,6 @@ impl<'a> CaptureCalls<'a> {
             }
             p
         };
-        let mut waits = Waits::default();
         ground.order.add_all(&mut waits);
         if wait && !waits.is_over() && !ground.order.any_captured() {
             let _ = ground.order.sync_waits(&mut waits); // if that is impossible, the memory waits

@@ -20,7 +20,7 @@ use super::super::units::{Extent, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::exports::ExportCalls;
 use super::pool_heaps::PoolHeaps;
 use super::rebuild::{Move, Rebuild, Slots};
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::fail;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -287,6 +287,9 @@ impl<'a> Restore<'a> {
     fn make_ready(self, missing: Missing, ready: &mut Ready) -> Result<()> {
         let ground = self.ground;
         let mut waits = Waits::default();
+        if !waits.make_room(missing.streams.len() + missing.fences.len() + 1) {
+            return Err(no_host_memory());
+        }
         for stream in &missing.streams {
             if ground.order.is_captured_later(stream.id) {
                 fail!(Code::Busy, "stream {:#x} is being captured", stream.id);

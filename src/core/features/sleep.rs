@@ -20,7 +20,7 @@ use super::super::units::{GRANULE, GranuleRun};
 use super::exports::ExportCalls;
 use super::pool_heaps::PoolHeaps;
 use super::sleeping_memory::{Failed, PhysicalMemory};
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::fail;
 
 /// Sleep and wake; from [`Pond::sleep`](crate::core::Pond::sleep).
@@ -124,6 +124,9 @@ impl<'a> SleepCalls<'a> {
     fn wait_for_others(self, pool: PoolId) -> Result<()> {
         let order = &self.ground.order;
         let (mut uses, mut waits) = (Vec::new(), Waits::default());
+        if !waits.make_room(1) {
+            return Err(no_host_memory()); // for all streams together
+        }
         for heap in self.ground.heaps_of(pool.0) {
             let h = self.ground.look(heap);
             for u in h.uses.values().flatten().filter(|u| u.stream.elsewhere) {

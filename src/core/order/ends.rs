@@ -10,7 +10,7 @@ use super::stream::{Ending, Stream};
 use super::{FENCE_BYTES, Order};
 use crate::base::boxed::try_arc;
 use crate::base::error::{Code, Result, no_host_memory};
-use crate::base::room::check_room;
+use crate::base::room::keep_half;
 use crate::base::sync::{
     Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, lock, pause,
 };
@@ -111,7 +111,7 @@ impl Order {
     /// ending it; `OutOfMemory` if the host has no memory for the fence.
     pub fn ending(&self, id: u64) -> Result<Ending> {
         let stream = self.stream(id)?;
-        check_room(FENCE_BYTES)?;
+        let room = keep_half(FENCE_BYTES)?;
         // AcqRel: after an end that was given up, its undoing is visible.
         if stream.ends.swap(true, AcqRel) {
             fail!(Code::UnknownStream, "stream {id:#x} is being ended by another thread");
@@ -119,6 +119,7 @@ impl Order {
         let made: Result<_> = self.mark(&stream, true);
         let waited = made.is_err() && self.check_wait().and_then(|()| self.backing().sync_stream(id)).is_ok();
         let over = waited || matches!(made, Ok(None));
+        drop(room);
         let ending = self.leave(stream, made, over);
         self.wait_for_askers(id);
         Ok(ending)

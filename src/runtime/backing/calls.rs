@@ -1,6 +1,8 @@
-//! Calls to a device: how often it was called, how long that took, and what it must be able to do first.
+//! Calls to a device: how often it was called, how long that took, and what it must be able to do first. The room that the host was
+//! found to have is kept until the device has answered (`base/room.rs`).
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::room::{while_kept, while_kept_if_any};
 use crate::device::{Device, ExternalStreams, Mapping, MemoryInfo};
 use crate::fail;
 use crate::runtime::watch::latency::{Latencies, Latency};
@@ -66,17 +68,17 @@ impl Calls {
 
     fn counted<T>(&self, done: &AtomicU64, what: Latency, call: impl FnOnce() -> Result<T>) -> Result<T> {
         self.all.fetch_add(1, Relaxed);
-        self.latencies().timed(what, call).inspect(|_| _ = done.fetch_add(1, Relaxed))
+        while_kept(|| self.latencies().timed(what, call)).inspect(|_| _ = done.fetch_add(1, Relaxed))
     }
 
     /// Makes a call about events that does not wait for them.
     pub(super) fn of_events<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.latencies().timed(Latency::DeviceEvent, call)
+        while_kept_if_any(|| self.latencies().timed(Latency::DeviceEvent, call))
     }
 
     /// Waits on the host.
     pub(super) fn waits<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.latencies().timed(Latency::EventWait, call)
+        while_kept(|| self.latencies().timed(Latency::EventWait, call))
     }
 
     /// A call was not made, since the device had too little memory.

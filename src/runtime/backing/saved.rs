@@ -4,6 +4,7 @@
 use super::device_backing::DeviceBacking;
 use super::kept::Kept;
 use crate::base::error::{Code, Error, Result};
+use crate::base::room::while_kept;
 use crate::base::sync::system::lock;
 use crate::device::Device;
 
@@ -12,9 +13,9 @@ impl DeviceBacking {
     pub(super) fn save_granules(&self, first: u32, count: u32) -> Result<()> {
         let (addr, bytes) = (self.places.address(self.granule_at(first))?, self.granule_at(count));
         let call = self.call()?;
-        let mut to = Kept::new(call.device, bytes)?;
+        let mut to = while_kept(|| Kept::new(call.device, bytes))?;
         self.observers.reaches(addr, bytes, false);
-        let done = to.copy_from(call.device, addr, bytes);
+        let done = while_kept(|| to.copy_from(call.device, addr, bytes));
         self.observers.reaches(addr, bytes, true);
         if let Err(e) = done {
             self.give_back_kept(call.device, Some(to));
@@ -33,7 +34,7 @@ impl DeviceBacking {
             return Err(Error::new(Code::Internal, "what slept was not kept"));
         };
         self.observers.reaches(addr, bytes, false);
-        let done = self.call().and_then(|c| from.copy_to(c.device, addr, bytes));
+        let done = self.call().and_then(|c| while_kept(|| from.copy_to(c.device, addr, bytes)));
         self.observers.reaches(addr, bytes, true);
         lock(&self.saved).insert(first, from);
         done

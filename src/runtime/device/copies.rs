@@ -3,6 +3,7 @@
 //! `copy_async` are unsafe. `read` and `write` take slices instead.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::room::while_kept;
 use crate::core::Waits;
 use crate::device::{CopyKind, Peers, StreamId};
 use crate::runtime::device::state::DeviceState;
@@ -160,11 +161,11 @@ impl DeviceState {
             return Ok(());
         }
         if by_source {
-            self.peers()?.copy_async(stream, to.device(), dst, src, bytes)?;
+            while_kept(|| self.peers()?.copy_async(stream, to.device(), dst, src, bytes))?;
             to.visited_by(self, stream);
             return Ok(());
         }
-        match to.peers()?.copy_from_async(stream, self.device(), dst, src, bytes) {
+        match while_kept(|| to.peers()?.copy_from_async(stream, self.device(), dst, src, bytes)) {
             // The interface of plugins does not say whose stream such a copy takes, and some accept only the source's:
             // the copy is made here, once the stream has finished its work.
             Err(e) if e.code() == Code::Unsupported => {

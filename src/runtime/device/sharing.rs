@@ -2,6 +2,7 @@
 
 use crate::base::descriptor::Descriptor;
 use crate::base::error::{Code, Error, Result};
+use crate::base::room::while_kept;
 use crate::device::sharing::{Imported, SharedKind, Sharing};
 use crate::fail;
 use crate::runtime::device::state::DeviceState;
@@ -120,7 +121,7 @@ impl SharedMemory<'_> {
             fabric: m.fabric,
             fds: files.to_vec(),
         };
-        let at = sharing_in(self.0.device())?.open(&memory)?;
+        let at = while_kept(|| sharing_in(self.0.device())?.open(&memory))?;
         self.0.imports.add(at + told.skip, told.bytes, at, ticket);
         Ok(at + told.skip)
     }

@@ -1,6 +1,7 @@
 //! The streams and events of an open device, with every argument checked before the device sees it.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::room::while_kept;
 use crate::device::{EventId, StreamCallback, StreamId, StreamKind, Whose};
 use crate::fail;
 use crate::runtime::device::state::DeviceState;
@@ -60,7 +61,7 @@ impl DeviceStreams<'_> {
     pub fn create(&self) -> Result<StreamId> {
         let _pass = self.0.enter()?;
         explain::prepare(); // for a thread more that may fail for the first time
-        let stream = self.0.device().streams().create()?;
+        let stream = while_kept(|| self.0.device().streams().create())?;
         self.0.memory().streams().created(stream);
         Ok(stream)
     }
@@ -68,7 +69,7 @@ impl DeviceStreams<'_> {
     /// The same for a stream of that kind. A device that has no such streams makes an ordinary one.
     pub fn create_with(&self, kind: StreamKind) -> Result<StreamId> {
         let _pass = self.0.enter()?;
-        let stream = self.0.device().streams().create_with(kind)?;
+        let stream = while_kept(|| self.0.device().streams().create_with(kind))?;
         self.0.memory().streams().created(stream);
         Ok(stream)
     }
@@ -91,7 +92,7 @@ impl DeviceStreams<'_> {
         self.check(stream)?;
         self.0.memory().streams().check_end(stream)?;
         let ending = self.0.memory().streams().ending(stream)?;
-        match self.0.device().streams().destroy(stream) {
+        match while_kept(|| self.0.device().streams().destroy(stream)) {
             Ok(()) => {
                 self.0.memory().streams().ended(ending);
                 Ok(())

@@ -2,6 +2,7 @@
 
 use super::host_memory::sane;
 use crate::base::error::{Code, Error, Result, no_host_memory};
+use crate::base::room::while_kept;
 use crate::base::sync::system::lock;
 use crate::device::{Advice, StreamId, Unified, UnifiedPlace};
 use crate::fail;
@@ -36,7 +37,7 @@ impl UnifiedMemory<'_> {
             return Ok(0);
         }
         let facet = self.facet()?;
-        let addr = facet.alloc(bytes)?;
+        let addr = while_kept(|| facet.alloc(bytes))?;
         let tag = tags::current();
         let mut unified = lock(&self.0.unified.0);
         if !unified.make_room(tag) {
@@ -63,7 +64,7 @@ impl UnifiedMemory<'_> {
             taken.inspect(|&(bytes, tag)| unified.tags.count_out(tag, bytes))
         };
         let (bytes, tag) = taken.map_err(|e| explained(addr, Kind::Unified, e))?;
-        let freed = self.facet().and_then(|u| u.free(addr, bytes));
+        let freed = self.facet().and_then(|u| while_kept(|| u.free(addr, bytes)));
         freed.inspect_err(|_| {
             let mut unified = lock(&self.0.unified.0);
             unified.ranges.put(addr, bytes, tag);

@@ -8,6 +8,7 @@ use super::released::Released;
 use super::settings::{check_room_for, make_for_fabric};
 use super::state::{How, Memory, Requested, Settings};
 use crate::base::error::{Code, Error, Result};
+use crate::base::room::while_kept;
 use crate::base::sync::system::{Mutex, lock};
 use crate::core::Pond;
 use crate::device::{Device, MemoryInfo};
@@ -86,7 +87,7 @@ impl Memory {
             options.settle(Key::Backend, Value::Backend(Backend::None));
         }
         // For a device that does not report its memory, the maximum that it would give.
-        let told = device.memory_info().ok().and_then(MemoryInfo::known);
+        let told = while_kept(|| device.memory_info()).ok().and_then(MemoryInfo::known);
         let total = told.map_or(device.sizes().max_alloc, |m| m.total);
         let settings = Settings { total, requested: Mutex::new(Requested { options, limit: 0 }) };
         let memory = Memory {

@@ -19,7 +19,6 @@ use crate::base::clock;
 use crate::base::fork;
 use crate::base::ordered::Map;
 use crate::base::slots::{ByNumber, Numbered};
-use crate::base::sort;
 use crate::base::sync::system::{Mutex, lock};
 use crate::core::{Heap, HeapPath, Notes, Pool, PoolId, PoolRef};
 use crate::locks;
@@ -207,7 +206,11 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
         entry.id.store(id.0, Ordering::Release);
         entry.number.store(number, Ordering::Release);
         entries.by_number.insert(number, entry);
-        entries.by_pool.entry(key(pool)).or_default().push(number);
+        let numbers = entries.by_pool.entry(key(pool)).or_default();
+        numbers.push(number);
+        let count = numbers.len();
+        // For the end of the pool, which finds room for all of them.
+        entries.retired.entry(key(pool)).or_default().reserve(count);
         entry
     });
     let table = match &pooled.observers {
@@ -242,14 +245,20 @@ pub(crate) fn bypass_all(memory: &Pooled) {
 /// Hides all pools, each until it is entered again.
 #[cold]
 pub(crate) fn bypass_everything() {
-    let mut all: Vec<&'static Pooled> = {
+    // One device after the other, by address: the host may have no memory for a list.
+    let at = |p: &&'static Pooled| std::ptr::from_ref(*p).addr();
+    let next = |last: usize| {
         let entries = lock(&ENTRIES);
-        forget_all();
-        entries.by_number.values().map(|e| e.pooled).collect()
+        if last == 0 {
+            forget_all();
+        }
+        entries.by_number.values().map(|e| e.pooled).filter(|p| at(p) > last).min_by_key(at)
     };
-    sort::by_key(&mut all, |p| std::ptr::from_ref(*p).addr());
-    all.dedup_by_key(|p| std::ptr::from_ref(*p).addr());
-    all.into_iter().for_each(|p| p.pond.fast_paths().close(None));
+    let mut last = 0;
+    while let Some(pooled) = next(last) {
+        last = at(&pooled);
+        pooled.pond.fast_paths().close(None);
+    }
 }
 
 /// Removes all numbers of the pool.
@@ -271,12 +280,14 @@ pub(crate) fn remove(memory: &Pooled, pool: &'static Pool) {
 /// Removes the numbers of all pools of a device that has ended.
 #[cold]
 pub(crate) fn remove_all(memory: &Pooled) {
-    let pools: Vec<&'static Pool> = {
+    // One after the other: the host may have no memory for a list.
+    let next = || {
         let entries = lock(&ENTRIES);
-        let of_it = |e: &&&'static Entry| std::ptr::eq(e.pooled, memory);
-        entries.by_number.values().filter(of_it).map(|e| e.pool).collect()
+        entries.by_number.values().find(|e| std::ptr::eq(e.pooled, memory)).map(|e| e.pool)
     };
-    pools.into_iter().for_each(|p| remove(memory, p));
+    while let Some(pool) = next() {
+        remove(memory, pool);
+    }
 }
 
 /// Empties the cache in a forked child, so that every call takes the slow path, which refuses it.

@@ -2,6 +2,7 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::range_map::Memo;
+use crate::base::room::while_kept;
 use crate::core::{Config, Freed, GRANULE, Got, Heap, Layout, Outside, Pond, Pool, PoolId, PoolRef, Stats};
 use crate::device::{Device, Mapping, StreamId, TieSizes};
 use crate::runtime::backing::{DeviceBacking, Places};
@@ -83,7 +84,7 @@ pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config>
     }
     if let Some(mapping) = device.mapping().filter(|_| expandable) {
         // Whole granules only; what the device has beyond the last one cannot be mapped.
-        let total = device.memory_info()?.known().map_or(u64::MAX, |m| m.total);
+        let total = while_kept(|| device.memory_info())?.known().map_or(u64::MAX, |m| m.total);
         config.max_alloc = config.max_alloc.min(total) / GRANULE * GRANULE;
         config.numbers = mapping.numbers();
         config.most_pieces = mapping.most_mappings();
@@ -99,7 +100,7 @@ pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config>
 fn reserve(mapping: &dyn Mapping, config: &mut Config, places: &Places) -> Result<()> {
     loop {
         let span = Pond::span(config)?;
-        match mapping.open_window(span.memory + span.window) {
+        match while_kept(|| mapping.open_window(span.memory + span.window)) {
             Ok(window) => {
                 places.set_window(window, span.memory + span.window);
                 return Ok(());

@@ -83,7 +83,7 @@ impl Pools<'_> {
         let ended = match self.end(pool) {
             // The last: where the host has no memory for the lists that its end makes.
             Err(e) if matches!(e.code(), Code::Busy | Code::NotPermitted | Code::OutOfMemory) => {
-                self.0.released.add(pool);
+                self.0.released.add(pool)?;
                 match self.0.pooled_pool(pool) {
                     Some((pooled, cached)) => handle_cache::remove(pooled, cached),
                     None if self.stats(pool).is_err() => self.0.released.remove(pool), // ended meanwhile

@@ -1,6 +1,6 @@
 //! Which pools were released and have not ended. A request looks at one flag.
 
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::ordered::Set;
 use crate::base::sync::system::{Mutex, lock};
 use crate::core::PoolId;
@@ -15,10 +15,15 @@ pub(super) struct Released {
 }
 
 impl Released {
-    pub(super) fn add(&self, pool: PoolId) {
+    /// `OutOfMemory` if the host has no memory for another one.
+    pub(super) fn add(&self, pool: PoolId) -> Result<()> {
         let mut pools = lock(&self.pools);
+        if !pools.make_room(&pool) {
+            return Err(no_host_memory());
+        }
         pools.insert(pool);
         self.any.store(true, Relaxed);
+        Ok(())
     }
 
     pub(super) fn remove(&self, pool: PoolId) {

@@ -5,6 +5,7 @@
 //! import opens the memory at an address of its own and keeps a copy of the ticket.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::room::while_kept;
 use crate::core::{GRANULE, GranuleRun, Pieces};
 use crate::device::Device;
 use crate::device::Run;
@@ -55,7 +56,7 @@ fn wide(pieces: &Pieces) -> Vec<Run> {
 /// The same memory, as the device shares it.
 pub(super) fn whole(device: &dyn Device, mut pieces: Pieces) -> Result<Pieces> {
     if let Some(sharing) = device.sharing().filter(|_| !pieces.granules.is_empty()) {
-        let (before, runs) = sharing.whole(&wide(&pieces))?;
+        let (before, runs) = while_kept(|| sharing.whole(&wide(&pieces)))?;
         pieces.skip += before * GRANULE;
         pieces.granules =
             runs.iter().map(|r| GranuleRun { first: r.first as u32, count: r.count as u32 }).collect();
@@ -74,7 +75,7 @@ pub(super) fn by_fabric(
         return Ok(false);
     }
     let can = if maps {
-        fabric(device).and_then(|f| f.check(&wide(pieces)))
+        fabric(device).and_then(|f| while_kept(|| f.check(&wide(pieces))))
     } else {
         Err(Error::new(Code::Unsupported, "no fabric handles: the memory is not mapped"))
     };
@@ -93,9 +94,9 @@ pub(super) fn export_of(
     ticket: OwnedFd,
 ) -> Result<Export> {
     let (shared, skip) = match segment {
-        Some((addr, skip)) => (sharing(device)?.segment(addr)?, skip),
-        None if by_fabric => (fabric(device)?.granules(&wide(pieces))?, pieces.skip),
-        None => (sharing(device)?.granules(&wide(pieces))?, pieces.skip),
+        Some((addr, skip)) => (while_kept(|| sharing(device)?.segment(addr))?, skip),
+        None if by_fabric => (while_kept(|| fabric(device)?.granules(&wide(pieces)))?, pieces.skip),
+        None => (while_kept(|| sharing(device)?.granules(&wide(pieces)))?, pieces.skip),
     };
     let mut fds = vec![ticket];
     fds.extend(shared.fds);

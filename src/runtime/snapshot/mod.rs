@@ -7,7 +7,7 @@
 
 use crate::base::clock;
 use crate::base::error::{Code, Error, Result};
-use crate::base::room::check_room;
+use crate::base::room::{check_room, while_kept};
 use crate::core::PoolId;
 use crate::device::MemoryInfo;
 use crate::runtime::device::state::DeviceState;
@@ -68,7 +68,7 @@ impl DeviceState {
             type_name: self.type_name().to_owned(),
             ordinal: self.ordinal(),
             time_us,
-            memory: self.device().memory_info().ok().and_then(MemoryInfo::known),
+            memory: while_kept(|| self.device().memory_info()).ok().and_then(MemoryInfo::known),
             settings: Settings::of(&options),
             options: options.pairs().collect(),
             pinned: self.host_memory().stats()?,

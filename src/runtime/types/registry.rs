@@ -4,6 +4,7 @@
 //! goes through the gate; looking up an open device takes only the table's lock.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::room::while_kept;
 use crate::base::sync::system::Mutex;
 use crate::base::sync::system::lock;
 use crate::device::cuda::CudaOptions;
@@ -274,7 +275,7 @@ pub fn device(name: &str, ordinal: usize) -> Result<Arc<DeviceState>> {
     }
     let kind = ready_type(name)?;
     kind.wake();
-    let count = kind.device_count()?;
+    let count = while_kept(|| kind.device_count())?;
     if ordinal >= count {
         let why = kind.absence().map_or(String::new(), |w| format!(": {w}"));
         fail!(Code::UnknownDevice, "{name:?} has no device {ordinal} (device count: {count}){why}");
@@ -283,7 +284,8 @@ pub fn device(name: &str, ordinal: usize) -> Result<Arc<DeviceState>> {
     let chosen = options::for_device(name, ordinal)?;
     let wishes = Wishes::from_environment(&format!("{name}:{ordinal}"))?;
     let tools = Tools::from_environment()?;
-    let state = Arc::new(DeviceState::new(table::next_id()?, name, kind.open(ordinal)?, chosen)?);
+    let state =
+        Arc::new(DeviceState::new(table::next_id()?, name, while_kept(|| kind.open(ordinal))?, chosen)?);
     if let Err(e) = tools.show(&state).and_then(|()| wishes.grant(&state)) {
         let _ = close(&state); // nobody else knows it
         return Err(e);

@@ -10,6 +10,7 @@
 //! under the lock: the account is changed first, and changed back if the device refuses.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::room::while_kept;
 use crate::base::sync::system::{Condvar, Mutex, MutexGuard, lock};
 use crate::core::{
     BlockInfo, BlockRecord, BlockState, BlockStates, Layout, LiveAndFreed, OomStep, Order, Owner, Place,
@@ -212,7 +213,7 @@ impl Unpooled {
         let taken = call.and_then(|call| {
             checked?;
             lock(&self.account).count_call(pool);
-            let taken = self.device_alloc(stream, size);
+            let taken = while_kept(|| self.device_alloc(stream, size));
             drop(call);
             taken
         });
