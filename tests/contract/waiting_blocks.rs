@@ -3,6 +3,9 @@
 
 use crate::apart::*;
 use crate::api::*;
+use crate::counted::Counted;
+use crate::held::{self, victim};
+use millpond::Code;
 use std::time::Duration;
 
 const CAPACITY: usize = 64 * MIB;
@@ -186,5 +189,34 @@ fn a_block_that_waits_for_nobody_serves_a_request_at_once() {
         gate.open_after(SLOW);
         blocks.iter().for_each(|&p| pool.free(p, a).unwrap());
         assert_eq!(at_once(&gate, "the request", || pool.alloc(half, a)), blocks[1]);
+    });
+}
+
+/// Two threads settle what a freed segment waits for, and one of them comes back when the other gives it back already: the pool ends
+/// once the segment is gone.
+#[test]
+fn a_segment_that_is_given_back_is_not_given_back_by_who_settles_later() {
+    apart(|| {
+        let kind = Counted { max_chunk: MIB as u64, ..Counted::in_segments(CAPACITY, 4 * MIB) }.kind();
+        let (d, control) = held::over(kind);
+        let (pool, s) = (d.pool(0), d.stream());
+        let own = pool.alloc(3 * MIB, s).unwrap();
+        // Its fence is owed.
+        control.fail_all("event_record", Code::Device);
+        pool.free(own, s).unwrap();
+        assert_eq!(d.stats().reserved_bytes.current, 3 * MIB as u64);
+        control.mend();
+        let settles = control.hold_before("event_record", 1);
+        let ends = victim(move || pool.release());
+        settles.reached();
+        let gives = control.hold_before("free", 1);
+        let trims = victim(move || d.empty_cache());
+        gives.reached();
+        settles.let_go();
+        std::thread::sleep(LATE / 2);
+        gives.let_go();
+        trims.join().unwrap().unwrap();
+        ends.join().unwrap().unwrap();
+        assert_eq!(d.stats().reserved_bytes.current, 0);
     });
 }

@@ -203,7 +203,7 @@ impl<'a> WaitingBlocks<'a> {
         if !owing.is_empty() {
             let mut h = ground.look(heap);
             for (ticket, waits) in owing {
-                h.waiting.known(ticket, waits);
+                h.waiting.settled(ticket, waits);
             }
             fronts = h.waiting.fronts();
         }

@@ -95,6 +95,14 @@ impl WaitingList {
         }
     }
 
+    /// Sets what a block waits for that was [`owing`](Self::owing) fences, as far as they were made meanwhile. If it owes none any
+    /// more, another thread has done so, and may be giving it back by now.
+    pub(crate) fn settled(&mut self, ticket: u64, waits: Waits) {
+        if self.find(ticket).is_ok_and(|at| self.entries[at].waits.owes()) {
+            self.known(ticket, waits);
+        }
+    }
+
     /// The index of a ticket's entry: tickets ascend.
     fn find(&self, ticket: u64) -> Result<usize, usize> {
         self.entries.binary_search_by_key(&ticket, |w| w.ticket)
