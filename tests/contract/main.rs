@@ -34,6 +34,7 @@ mod random;
 mod seam;
 
 mod accounts;
+mod all_beside;
 mod boundaries;
 mod by_signal;
 mod bystanders;
@@ -51,6 +52,7 @@ mod far_random;
 mod far_segments;
 mod far_threads;
 mod fast_path;
+mod forks_beside;
 mod handlers;
 mod history;
 mod history_threads;

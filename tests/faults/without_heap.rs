@@ -24,6 +24,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 
+/// \[B\] of the host's memory with which a call begins that makes one entry, and of which nothing is kept while the device is called.
+const LITTLE: usize = 2000;
+
 /// Where the child says what has come of its run.
 static SAYS: AtomicI32 = AtomicI32::new(-1);
 /// Where the program begins in memory.
@@ -200,6 +203,13 @@ pub fn all(kind: &'static Kind) {
                 wrong.extend(what(&format!("{end:?}, call {n} {way:?}"), &r));
                 calls += 1;
             }
+        }
+        // What the device has given then goes back to it.
+        let gives = ["host_alloc", "unified_alloc"].iter().any(|name| op.name.starts_with(name));
+        for n in (1..=plain.calls).filter(|_| gives) {
+            let due = Due { end: Some(End::After(LITTLE)), call: Some((n, Way::Greedy)) };
+            wrong.extend(what(&format!("little, call {n} Greedy"), &run(kind, op, due, plain.room)));
+            calls += 1;
         }
     }
     println!(
