@@ -3,8 +3,9 @@
 
 use super::boxed::has_room;
 use super::error::{Result, no_host_memory};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::hint::black_box;
+use std::mem::ManuallyDrop;
 
 /// \[B\] of the host's memory without which a call is not begun that makes lists as it goes.
 pub(crate) const CALL_BYTES: usize = 64 << 10;
@@ -44,7 +45,12 @@ pub(crate) fn begin_call() {
 #[cfg(feature = "capi")]
 pub(crate) fn end_call() {
     note(|l| match l.calls {
-        0 | 1 => Looked { calls: 0, bytes: 0 },
+        0 | 1 => {
+            // Nobody is in a device any more, but who has panicked there.
+            let _ = KEPT.try_with(|kept| kept.borrow_mut().holders = 0);
+            let_go();
+            Looked { calls: 0, bytes: 0 }
+        }
         calls => Looked { calls: calls - 1, ..l },
     });
 }
@@ -60,56 +66,91 @@ pub(crate) fn check_room(bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Memory of the host that is kept for what follows a call on a device, until this is dropped: a driver allocates on its own, and
-/// other threads have the time of the call to take what was found before it.
-pub(crate) struct Room(#[allow(dead_code, reason = "it is only held")] Vec<u8>);
-
-/// Looks for so many bytes, and keeps half of them: the other half is for what a call on the device enters there. `OutOfMemory`
-/// if the heap has no room for them.
-#[inline(never)]
-pub(crate) fn keep_half(bytes: usize) -> Result<Room> {
-    if !has_room(bytes) {
-        return Err(no_host_memory());
-    }
-    keep(bytes / 2).ok_or_else(no_host_memory)
+/// What a thread keeps while a device is called.
+struct Kept {
+    /// It has no destructor here, so it is there as long as the thread is.
+    room: ManuallyDrop<Vec<u8>>,
+    /// How many keep it, one within the call of the other. Who panics does not let go: then the next call of the program does.
+    holders: u32,
 }
 
-fn keep(bytes: usize) -> Option<Room> {
+thread_local! {
+    static KEPT: RefCell<Kept> = const { RefCell::new(Kept { room: ManuallyDrop::new(Vec::new()), holders: 0 }) };
+}
+
+fn room_of(bytes: usize) -> Option<Vec<u8>> {
     let mut room = Vec::new();
     room.try_reserve_exact(bytes).ok()?;
     // Else a compiler may leave out an allocation that nobody uses.
     black_box(room.as_ptr());
-    Some(Room(room))
+    Some(room)
 }
 
-/// Keeps what the thread's call has looked for, at least `least` bytes, or as much of it as there is: the call is under way.
+/// From here on the thread keeps `more`, or what it keeps already if that is larger, until [`let_go`].
+fn hold(more: Vec<u8>) {
+    let _ = KEPT.try_with(|kept| {
+        let mut kept = kept.borrow_mut();
+        kept.holders += 1;
+        if kept.room.capacity() < more.capacity() {
+            drop(std::mem::replace(&mut *kept.room, more));
+        }
+    });
+}
+
+/// What was kept for the thread's call is the heap's again, if nobody around this keeps it.
 #[inline(never)]
-fn keep_what_is(least: usize) -> Option<Room> {
+pub(crate) fn let_go() {
+    let _ = KEPT.try_with(|kept| {
+        let mut kept = kept.borrow_mut();
+        kept.holders = kept.holders.saturating_sub(1);
+        if kept.holders == 0 {
+            drop(std::mem::take(&mut *kept.room));
+        }
+    });
+}
+
+/// Looks for so many bytes, and keeps half of them until [`let_go`]: the other half is for what a call on the device enters there.
+/// `OutOfMemory` if the heap has no room for them.
+#[inline(never)]
+pub(crate) fn keep_half(bytes: usize) -> Result<()> {
+    let room = if has_room(bytes) { room_of(bytes / 2) } else { None };
+    room.map(hold).ok_or_else(no_host_memory)
+}
+
+/// Keeps what the thread's call has looked for, at least `least` bytes, or as much of it as there is, until [`let_go`]: the call is
+/// under way.
+#[inline(never)]
+fn keep_what_is(least: usize) {
     let looked = LOOKED.try_with(|l| l.get().bytes).unwrap_or(0).max(least);
     let mut bytes = looked.saturating_sub(DEVICE_BYTES);
+    let mut found = Vec::new();
     while bytes >= LEAST_BYTES {
-        match keep(bytes) {
-            Some(room) if has_room(DEVICE_LEAST) => return Some(room),
+        match room_of(bytes) {
+            Some(room) if has_room(DEVICE_LEAST) => {
+                found = room;
+                break;
+            }
             _ => bytes /= 4,
         }
     }
-    None
+    hold(found);
 }
 
-/// Makes a call on a device, and keeps meanwhile what the thread's call has looked for.
+/// Makes a call on a device, and keeps meanwhile what the thread's call has looked for. Kept by the thread and not by a value, so
+/// that each of many such calls is two short ones longer, and not what cleans up after a panic.
 #[inline]
 pub(crate) fn while_kept<T>(call: impl FnOnce() -> T) -> T {
-    let room = keep_what_is(CALL_BYTES);
+    keep_what_is(CALL_BYTES);
     let done = call();
-    drop(room);
+    let_go();
     done
 }
 
 /// The same for a call that is short and made often: where nothing was looked for, nothing is kept.
 #[inline]
 pub(crate) fn while_kept_if_any<T>(call: impl FnOnce() -> T) -> T {
-    let room = keep_what_is(0);
+    keep_what_is(0);
     let done = call();
-    drop(room);
+    let_go();
     done
 }

@@ -10,7 +10,7 @@ use super::stream::{Ending, Stream};
 use super::{FENCE_BYTES, Order};
 use crate::base::boxed::try_arc;
 use crate::base::error::{Code, Result, no_host_memory};
-use crate::base::room::keep_half;
+use crate::base::room::{keep_half, let_go};
 use crate::base::sync::{
     Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, lock, pause,
 };
@@ -111,15 +111,16 @@ impl Order {
     /// ending it; `OutOfMemory` if the host has no memory for the fence.
     pub fn ending(&self, id: u64) -> Result<Ending> {
         let stream = self.stream(id)?;
-        let room = keep_half(FENCE_BYTES)?;
+        keep_half(FENCE_BYTES)?;
         // AcqRel: after an end that was given up, its undoing is visible.
         if stream.ends.swap(true, AcqRel) {
+            let_go();
             fail!(Code::UnknownStream, "stream {id:#x} is being ended by another thread");
         }
         let made: Result<_> = self.mark(&stream, true);
         let waited = made.is_err() && self.check_wait().and_then(|()| self.backing().sync_stream(id)).is_ok();
         let over = waited || matches!(made, Ok(None));
-        drop(room);
+        let_go();
         let ending = self.leave(stream, made, over);
         self.wait_for_askers(id);
         Ok(ending)

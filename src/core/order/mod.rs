@@ -14,7 +14,7 @@ use super::types::{EVERY, PoolId, RETIRED, UNORDERED};
 use crate::base::boxed::{try_arc, try_push};
 use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::ordered::Map;
-use crate::base::room::keep_half;
+use crate::base::room::{keep_half, let_go};
 use crate::base::sync::{
     AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering::Acquire, Ordering::Relaxed, lock,
 };
@@ -159,11 +159,16 @@ impl Order {
         };
         // For the point, its event, the fence, and the tables of all these. While nothing is queued there will be none, and a
         // warm program is to leave the heap alone.
-        let room = if self.backing().idle() { None } else { Some(keep_half(FENCE_BYTES)?) };
+        let keeps = !self.backing().idle();
+        if keeps {
+            keep_half(FENCE_BYTES)?;
+        }
         let alive = named || lasts();
         let all = !alive && !stream.elsewhere;
         let made = self.mark(stream, alive);
-        drop(room);
+        if keeps {
+            let_go();
+        }
         // A thread that ends the stream leaves the stream's fence first. If that fence is there by now, our point may
         // have come too late, or may be on a new stream with the same id. So it is not used.
         if let Some(end) = stream.end() {
@@ -454,9 +459,10 @@ impl Order {
 
     /// A fence that is passed when the caller's event is; `None`: it has been passed.
     pub(crate) fn borrow(&self, event: u64) -> Result<Option<Fence>> {
-        let room = keep_half(FENCE_BYTES)?;
-        let point = self.backing().borrow_event(event)?;
-        drop(room);
+        keep_half(FENCE_BYTES)?;
+        let point = self.backing().borrow_event(event);
+        let_go();
+        let point = point?;
         Ok(point.map(|p| self.adopt(p)))
     }
 
