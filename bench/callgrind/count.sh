@@ -33,23 +33,31 @@ trap 'rm -rf "$work"' EXIT
 cc -std=c11 -O2 -Iinclude bench/callgrind/pair.c "$archive" -o "$work/pair" -lpthread -ldl -lm
 [ -z "$bare" ] || cc -std=c11 -O2 -Iinclude bench/callgrind/pair.c "$bare" -o "$work/bare" -lpthread -ldl -lm
 
-c++ -std=c++17 -O2 -Iinclude -Itorch -Itorch/python/millpond_torch bench/callgrind/torch_pair.cpp torch/*.cpp "$archive" \
+# As CMake has compiled it, where the archive is that of a build.
+torch=
+for source in torch/*.cpp; do
+  object=$(dirname "$archive")/../torch/CMakeFiles/millpond_torch_objects.dir/${source#torch/}.o
+  if [ -f "$object" ]; then torch="$torch $object"; else torch="$torch $source"; fi
+done
+c++ -std=c++17 -O2 -Iinclude -Itorch -Itorch/python/millpond_torch bench/callgrind/torch_pair.cpp $torch "$archive" \
   -o "$work/torch_pair" -lpthread -ldl -lm
-
-# of_torch <bytes> <pairs>: the same through PyTorch's entry points
-of_torch() {
-  valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect=millpond_torch_alloc \
-    --toggle-collect=millpond_torch_free "$work/torch_pair" "$@" 2>&1 |
-    sed -n 's/.*Collected : *\([0-9]*\).*/\1/p'
-}
 
 c++ -std=c++17 -O2 -Iinclude bench/callgrind/cpp.cpp "$archive" -o "$work/cpp" -lpthread -ldl -lm
 
-# collected <program> <mapping> <bytes> <pairs> [how]: instructions inside the functions
+# The pairs that warm a program; twice as many are counted.
+pairs=1000
+
+# collected <function,function,...> <program> [argument...]: instructions inside the functions for a pair, of those pairs
+# that follow the first ones
 collected() {
-  (cd "$work" && valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect=millpond_pool_alloc \
-    --toggle-collect=millpond_pool_free --toggle-collect=millpond_alloc --toggle-collect=millpond_free \
-    "./$@" 2>&1) | sed -n 's/.*Collected : *\([0-9]*\).*/\1/p'
+  (
+    cd "$work"
+    options=$(echo ",$1" | sed 's/,/ --toggle-collect=/g')
+    shift
+    valgrind --tool=callgrind --callgrind-out-file=/dev/null --zero-before=counts_from_here $options "./$@" 2>&1
+  ) | sed -n 's/.*Collected : *\([0-9]*\).*/\1/p' >"$work/count"
+  read -r count <"$work/count" || fail "callgrind did not count"
+  echo $(((count + pairs) / (2 * pairs)))
 }
 
 # whole <way> <count>: instructions of the whole program
@@ -66,13 +74,9 @@ per_way() {
   echo $(((many - few + 20000) / 40000))
 }
 
-# per_pair <program> <mapping> <bytes> [how]. The difference of two runs is the warm pair alone, without the first
-# requests.
+# per_pair <program> <mapping> <bytes> [how]
 per_pair() {
-  few=$(collected "$1" "$2" "$3" 1000 ${4+"$4"})
-  many=$(collected "$1" "$2" "$3" 3000 ${4+"$4"})
-  [ -n "$few" ] && [ -n "$many" ] || fail "callgrind did not count"
-  echo $(((many - few + 1000) / 2000))
+  collected millpond_pool_alloc,millpond_pool_free,millpond_alloc,millpond_free "$1" "$2" "$3" $pairs ${4+"$4"}
 }
 
 compiler=$(rustc --version | cut -d' ' -f2)
@@ -103,10 +107,7 @@ compiler=$(rustc --version | cut -d' ' -f2)
   echo "far-turns 1048576 $(per_pair pair 0 1048576 far-turns)"
   # Through PyTorch's entry points.
   for bytes in 512 1048576; do
-    few=$(of_torch "$bytes" 1000)
-    many=$(of_torch "$bytes" 3000)
-    [ -n "$few" ] && [ -n "$many" ] || fail "callgrind did not count PyTorch's pair"
-    echo "torch $bytes $(((many - few + 1000) / 2000))"
+    echo "torch $bytes $(collected millpond_torch_alloc,millpond_torch_free torch_pair "$bytes" $pairs)"
   done
   # Without a stream, while nothing is queued.
   for bytes in 512 4096; do
