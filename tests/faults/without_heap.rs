@@ -18,7 +18,8 @@ use crate::kinds::Kind;
 use crate::operations::{OPERATIONS, Operation};
 use crate::world::World;
 use millpond::capi::*;
-use std::io::{Read, Write};
+use std::collections::VecDeque;
+use std::io::{PipeReader, Read, Write};
 use std::os::fd::IntoRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
@@ -126,7 +127,13 @@ fn child(kind: &'static Kind, op: &Operation, Due { end: due, call }: Due, mut r
     }
 }
 
-fn run(kind: &'static Kind, op: &Operation, due: Due, room: Option<usize>) -> Run {
+/// A run that has begun.
+struct Started {
+    pid: i32,
+    reader: PipeReader,
+}
+
+fn start(kind: &'static Kind, op: &Operation, due: Due, room: Option<usize>) -> Started {
     let (reader, writer) = std::io::pipe().unwrap();
     std::io::stdout().flush().unwrap();
     let pid = unsafe { libc::fork() };
@@ -136,8 +143,12 @@ fn run(kind: &'static Kind, op: &Operation, due: Due, room: Option<usize>) -> Ru
         child(kind, op, due, room);
         unsafe { libc::_exit(0) };
     }
-    drop(writer);
-    let (mut text, mut reader) = (String::new(), reader);
+    Started { pid, reader }
+}
+
+/// Waits until it is over.
+fn end(Started { pid, mut reader }: Started) -> Run {
+    let mut text = String::new();
     reader.read_to_string(&mut text).unwrap();
     let mut status = 0;
     unsafe { libc::waitpid(pid, &mut status, 0) };
@@ -161,6 +172,35 @@ fn run(kind: &'static Kind, op: &Operation, due: Due, room: Option<usize>) -> Ru
     run
 }
 
+/// Runs of which so many are under way at a time: some wait for seconds, for work that a failing device never calls done.
+#[derive(Default)]
+struct Runs {
+    under_way: VecDeque<(String, Started)>,
+    wrong: Vec<String>,
+}
+
+impl Runs {
+    const AT_A_TIME: usize = 4;
+
+    fn add(&mut self, what: String, started: Started) {
+        self.under_way.push_back((what, started));
+        if self.under_way.len() == Self::AT_A_TIME {
+            self.end_first();
+        }
+    }
+
+    fn end_first(&mut self) {
+        if let Some((what, started)) = self.under_way.pop_front() {
+            self.look(&what, &end(started));
+        }
+    }
+
+    fn look(&mut self, what: &str, run: &Run) {
+        self.wrong.extend(run.ended.iter().map(|e| format!("{what}: ends: {e}")));
+        self.wrong.extend(run.wrong.iter().map(|e| format!("{what}: {e}")));
+    }
+}
+
 /// All operations on one kind.
 pub fn all(kind: &'static Kind) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -169,38 +209,33 @@ pub fn all(kind: &'static Kind) {
     // A call that fails once is for the long run.
     let mut ways = vec![Way::Greedy, Way::Sticky];
     ways.extend(std::env::var_os("FAULTS_ALL").map(|_| Way::NoMemory));
-    let (mut runs, mut operations, mut calls) = (0, 0, 0);
-    let mut wrong = Vec::new();
+    let (mut refusals, mut operations, mut calls) = (0, 0, 0);
+    let mut runs = Runs::default();
     for op in OPERATIONS {
         if only.as_ref().is_some_and(|o| !op.name.contains(o.as_str())) {
             continue;
         }
-        let plain = run(kind, op, Due::default(), None);
+        let plain = end(start(kind, op, Due::default(), None));
         if [MILLPOND_E_UNSUPPORTED, MILLPOND_E_INVALID_ARGUMENT].contains(&plain.code) {
             continue;
         }
         operations += 1;
-        let what = |how: &str, r: &Run| {
-            let ended = r.ended.iter().map(|e| format!("{}: {how}: ends: {e}", op.name));
-            let wrongs = r.wrong.iter().map(|e| format!("{}: {how}: {e}", op.name));
-            ended.chain(wrongs).collect::<Vec<_>>()
-        };
-        wrong.extend(what("nothing", &plain));
+        runs.look(&format!("{}: nothing", op.name), &plain);
         let ends: Vec<End> = match std::env::var_os("FAULTS_ONCE").is_some() {
             true => (1..=plain.seen).map(End::Once).collect(),
             false => plain.steps.iter().map(|step| End::After(step - 1)).collect(),
         };
         for end in ends {
-            let r = run(kind, op, Due { end: Some(end), call: None }, plain.room);
-            wrong.extend(what(&format!("{end:?}"), &r));
-            runs += 1;
+            let due = Due { end: Some(end), call: None };
+            runs.add(format!("{}: {end:?}", op.name), start(kind, op, due, plain.room));
+            refusals += 1;
         }
         let end = End::After(plain.steps.last().copied().unwrap_or(0));
         for n in 1..=plain.calls {
             for way in ways.iter().copied() {
                 let room = plain.room.filter(|_| way == Way::Greedy);
-                let r = run(kind, op, Due { end: Some(end), call: Some((n, way)) }, room);
-                wrong.extend(what(&format!("{end:?}, call {n} {way:?}"), &r));
+                let due = Due { end: Some(end), call: Some((n, way)) };
+                runs.add(format!("{}: {end:?}, call {n} {way:?}", op.name), start(kind, op, due, room));
                 calls += 1;
             }
         }
@@ -208,12 +243,16 @@ pub fn all(kind: &'static Kind) {
         let gives = ["host_alloc", "unified_alloc"].iter().any(|name| op.name.starts_with(name));
         for n in (1..=plain.calls).filter(|_| gives) {
             let due = Due { end: Some(End::After(LITTLE)), call: Some((n, Way::Greedy)) };
-            wrong.extend(what(&format!("little, call {n} Greedy"), &run(kind, op, due, plain.room)));
+            runs.add(format!("{}: little, call {n} Greedy", op.name), start(kind, op, due, plain.room));
             calls += 1;
         }
     }
+    while !runs.under_way.is_empty() {
+        runs.end_first();
+    }
+    let wrong = runs.wrong;
     println!(
-        "faults: {}: {operations} operations, {runs} refusals of the heap, {calls} of the device with little heap",
+        "faults: {}: {operations} operations, {refusals} refusals of the heap, {calls} of the device with little heap",
         kind.name
     );
     for w in &wrong {
