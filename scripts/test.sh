@@ -11,7 +11,8 @@
 #   view   the pages of `millpond view`, in a headless Chromium, which it installs; skipped where none can be had
 #   loom   every interleaving of a few threads, over the library's own locks and lists
 #   site   the documentation as a site, with all its links; builds mdBook once where it is missing
-#   crates the library and the command as a registry of crates would get them
+#   crates the library and the command as a registry of crates would get them. These three run beside the others, and are told
+#          last
 #   c      CMake's build, C and C++ tests, examples, packaging, the checks for a GPU on the fake driver
 #   python the Python packages, in fresh environments, with CuPy, Numba and cuda.core; needs c before it
 #   hosts  PaddlePaddle's released wheels, and a framework beside them; needs c before it
@@ -44,12 +45,12 @@ fi
 
 # What the tests make in the folder for temporary files goes with this one.
 logs=$(mktemp -d) || exit 1
-mkdir "$logs/tmp" || exit 1
+mkdir "$logs/tmp" "$logs/beside" || exit 1
 export TMPDIR="$logs/tmp"
-building= # the process that makes what CMake builds
+beside= # the process that runs what goes beside the stages
 pytorch= # the one that runs PyTorch
 fetching= # the one that installs it
-trap 'kill $building $pytorch $fetching 2>/dev/null; rm -rf "$logs"' EXIT
+trap 'kill $beside $pytorch $fetching 2>/dev/null; rm -rf "$logs"' EXIT
 trap 'exit 130' INT TERM
 
 # The folders that a stage fills, each with its size in MiB as measured in a fresh clone.
@@ -133,9 +134,10 @@ run() {
 
 # count_used: sets $used to the processor time [s] that the commands which have ended took. Not in a subshell, which has
 # ended none.
+used_in=$logs/used
 count_used() {
-  times >"$logs/used"
-  used=$(awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, t, "[ms]"); n += 60 * t[1] + t[2] } printf "%d\n", n }' "$logs/used")
+  times >"$used_in"
+  used=$(awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, t, "[ms]"); n += 60 * t[1] + t[2] } printf "%d\n", n }' "$used_in")
 }
 
 # heading <title>: what follows, until the next one, is timed under that name, with the processor time of what has ended.
@@ -254,7 +256,10 @@ rust() {
   # All packages at once: one at a time, Cargo gives what they share the features that this one asks for, and compiles
   # the library and more again for each. What does not compile in one must not hide the tests of the others, though.
   heading "cargo test: compiling"
-  if run cargo test --locked --workspace --no-run; then
+  run cargo test --locked --workspace --no-run
+  compiled=$?
+  : >"$logs/beside/compiled"
+  if [ "$compiled" -eq 0 ]; then
     rust_tests "the programs" --workspace
   else
     failed_before=$failed
@@ -290,18 +295,6 @@ view() {
   count view "the viewer, in a browser" python3 tests/view/run.py --million --perfetto
 }
 
-loom() {
-  check "loom models" scripts/loom.sh
-}
-
-site() {
-  check "the documentation as a site" sh scripts/site.sh
-}
-
-crates() {
-  check "the crates, as a registry would get them" scripts/crates.sh
-}
-
 # Released PaddlePaddle wheels, in environments that all clones share: their header is compiled against, and they load the
 # plugin. MILLPOND_TEST_PADDLE names the releases (3.3.1 2.6.2 3.0.0 3.2.2), or is `none`.
 releases=
@@ -310,16 +303,53 @@ for release in ${MILLPOND_TEST_PADDLE:-}; do
 done
 has_paddle() { wanted hosts && [ "${MILLPOND_TEST_PADDLE:-}" != none ]; }
 
-# What CMake builds, for `c` and all that comes after it, and before it the environments with the released headers. Both
-# take minutes, and are made beside the stages before `c`: those go first, but leave a processor idle whenever a test waits.
-build_beside() {
+# Most stages leave a processor idle at times: a test waits, or is the last one. What measures no time and waits for nobody runs
+# beside them, one after the other and at the lowest priority: first what CMake builds, for `c` and all that comes after it,
+# and before that the environments with PaddlePaddle's headers.
+run_beside() {
   child=
   trap 'kill $child 2>/dev/null; exit 143' TERM
-  low() {
-    nice -n 19 "$@" &
-    child=$!
-    wait "$child"
-  }
+  used_in=$logs/used-beside
+  if wanted c; then
+    one build build_with_cmake
+    built=$ended
+  fi
+  if wanted loom; then one loom low scripts/loom.sh; fi
+  if wanted site; then one site low sh scripts/site.sh; fi
+  if has_archive && [ "$built" -eq 0 ]; then
+    one instructions low bench/callgrind/count.sh build/rust/libmillpond.a
+  fi
+  if wanted crates; then
+    # It takes what the tests have built.
+    while wanted rust && [ ! -f "$logs/beside/compiled" ]; do sleep 1; done
+    one crates low scripts/crates.sh
+  fi
+}
+
+# Whether there is an archive whose instructions are counted. The limits are for this processor family.
+has_archive() { wanted c && [ "$(uname -m)" = x86_64 ]; }
+
+low() {
+  nice -n 19 "$@" &
+  child=$!
+  wait "$child"
+}
+
+# one <name> <command...>: leaves its output, and then its status and what it took, under that name.
+one() {
+  result=$logs/beside/$1
+  shift
+  began=$(date +%s)
+  count_used
+  used_by_others=$used
+  "$@" >"$result.log" 2>&1 </dev/null
+  ended=$?
+  count_used
+  echo "$ended $(($(date +%s) - began)) $((used - used_by_others))" >"$result.new"
+  mv "$result.new" "$result"
+}
+
+build_with_cmake() {
   includes=
   if has_paddle; then
     low python3 tests/paddle/run.py --includes $releases >"$logs/wheels" 2>&1
@@ -331,19 +361,30 @@ build_beside() {
     -DMILLPOND_BUILD_FAKE_CUDA=OFF && low cmake --build build
 }
 
-begin_build() {
-  build_beside >"$logs/build" 2>&1 </dev/null &
-  building=$!
+# ended_beside <name>: waits for it, shows its output, and returns its status.
+ended_beside() {
+  while [ ! -f "$logs/beside/$1" ] && kill -0 "$beside" 2>/dev/null; do sleep 1; done
+  cat "$logs/beside/$1.log"
+  read -r ended took used_by_it <"$logs/beside/$1" || return 1
+  printf '%16s%5d s %5d s  by itself\n' "" "$took" "$used_by_it" >>"$logs/parts"
+  return "$ended"
 }
 
+# What ran beside the stages, and is none that is told above.
+told_last() {
+  if wanted loom; then check "loom models" ended_beside loom; fi
+  if wanted site; then check "the documentation as a site" ended_beside site; fi
+  # A gate that no noise disturbs.
+  if has_archive && [ -n "$is_built" ]; then check "instructions of a warm pair" ended_beside instructions; fi
+  if wanted crates; then check "the crates, as a registry would get them" ended_beside crates; fi
+}
+
+is_built=
 c() {
   heading "CMake: configure, build, what was left of it"
-  wait "$building"
-  ended=$?
-  building=
-  cat "$logs/build"
-  if [ "$ended" -eq 0 ]; then
+  if ended_beside build; then
     passed=$((passed + 1))
+    is_built=1
   else
     fail_one "CMake build (and so none of its tests ran)"
     return
@@ -371,11 +412,6 @@ c() {
   # What runs on a machine with a GPU, in part on the fake driver.
   check "gpu/build on the fake driver" gpu/build --fake --from build build/gpu-check
   check "gpu/check on the fake driver" build/gpu-check/check --fake
-
-  # Instructions of the warm pair, a gate that no noise disturbs. The limits are for this processor family.
-  if [ "$(uname -m)" = x86_64 ]; then
-    check "instructions of a warm pair" bench/callgrind/count.sh build/rust/libmillpond.a
-  fi
 }
 
 python() {
@@ -461,16 +497,19 @@ as_it_was() {
 }
 
 if wanted torch && [ -n "${MILLPOND_TEST_TORCH:-}" ]; then begin_fetch; fi
-if wanted c; then begin_build; fi
-for stage in $all; do
+run_beside &
+beside=$!
+for stage in fast rust view c python hosts; do
   if wanted "$stage"; then "$stage"; fi
 done
+told_last
+if wanted torch; then torch; fi
 heading ""
 
 left=$(ls -A "$TMPDIR")
 [ -z "$left" ] || printf 'Left in the folder for temporary files, which goes now:\n%s\n' "$(echo "$left" | sed 's/^/    /')"
 
-# CMake's build and PyTorch run beside other stages.
+# What runs beside other stages has its own times below its name.
 printf '\n=== Time, and processor time (of what ran beside: where it ended)\n'
 cat "$logs/times"
 [ -z "$failures" ] || printf '\nFailed:%s\n' "$failures"
