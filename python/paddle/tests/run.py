@@ -151,9 +151,8 @@ def main():
         python, site = fresh(paddle, work / f"venv-{release}", builder, wheel)
 
         checks += [(release, python, *check) for check in [
-            ("not asked for, not there", NOT_ASKED, None),
             ("asked for, beside the CPU", ASKED, None),
-            ("asked for too late", LATE, None),
+            ("not asked for, not there, and then asked for too late", NOT_ASKED + LATE, None),
             ("by another name, on another type", NAMED, None),
             ("without its plugin", BROKEN, None),
         ]]
