@@ -44,6 +44,11 @@ impl Grid {
         self.flags & EARLY != 0
     }
 
+    /// Whether it runs a function of the program's.
+    pub(crate) fn has_call(&self) -> bool {
+        self.call.is_some()
+    }
+
     pub(crate) fn stays(&self) -> bool {
         self.flags & STAYS != 0
     }

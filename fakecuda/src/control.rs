@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use crate::space::{self, Side};
-use crate::sync::{Condition, lock};
+use crate::sync::{Condition, lock, wake_waiters};
 use crate::world::World;
 
 const LOG_LINES: usize = 10_000;
@@ -240,8 +240,7 @@ pub extern "C" fn fakecuda_reset() {
     let executors = std::mem::take(&mut world.executors);
     let fresh = World::new();
     world.replace(fresh, executors);
-    drop(world);
-    Condition::Done.broadcast();
+    wake_waiters(&mut world);
 }
 
 /// Lets a call fail: the `nth` from now on (1: the next), and with `every` all after it, with `code`. `name` "*" means
@@ -335,7 +334,7 @@ pub extern "C" fn fakecuda_hold(on: c_int) {
     let mut world = lock();
     world.control.hold = on != 0;
     crate::exec::kick(&mut world);
-    Condition::Done.broadcast();
+    wake_waiters(&mut world);
 }
 
 /// The modelled time of a function's calls, in nanoseconds since the last `fakecuda_reset`. NULL: of all functions.

@@ -15,7 +15,7 @@ use crate::alias::{self, Grid, Way};
 use crate::copy::Copy;
 use crate::set::Set;
 use crate::stream::Stream;
-use crate::sync::{Condition, Guard, lock};
+use crate::sync::{Condition, Guard, lock, wake_waiters, wake_worker};
 use crate::world::{Answer, World};
 
 const THREADS_MAX: usize = 128;
@@ -60,6 +60,16 @@ impl Work {
         match self {
             Work::Host(..) | Work::Callback(..) => true,
             Work::Many(list) => list.iter().any(|step| step.work.has_callback()),
+            _ => false,
+        }
+    }
+
+    /// Whether it runs something of the program's, which may be long.
+    fn gives_the_lock_up(&self) -> bool {
+        match self {
+            Work::Host(..) | Work::Callback(..) | Work::Kernel(..) => true,
+            Work::Grid(grid) => grid.has_call(),
+            Work::Many(list) => list.iter().any(|step| step.work.gives_the_lock_up()),
             _ => false,
         }
     }
@@ -129,7 +139,7 @@ pub(crate) fn kick(world: &mut World) {
         return;
     }
     if world.executors.idle > 0 {
-        Condition::Work.broadcast();
+        wake_worker(world);
     } else if world.executors.threads < THREADS_MAX {
         let started = std::thread::Builder::new()
             .name("fakecuda".to_string())
@@ -174,12 +184,20 @@ fn executor() {
     }
 }
 
+/// Before this thread does what may be long.
+fn kick_for_others(world: &mut World) {
+    if world.streams.values().any(|stream| is_ready(world, stream)) {
+        kick(world);
+    }
+}
+
 /// Runs one ready job of any stream. False: there is none.
 fn run_one(world: &mut Guard, callbacks: bool) -> bool {
     if world.control.hold {
         return false;
     }
     if callbacks && let Some((destroy, data)) = crate::graph::next_destructor(world) {
+        kick_for_others(world);
         // SAFETY: the C caller of cuUserObjectCreate promises that it may be called with this data.
         world.unlocked(|| crate::gate::as_callback(|| unsafe { destroy(data) }));
         return true;
@@ -194,8 +212,8 @@ fn run_one(world: &mut Guard, callbacks: bool) -> bool {
     let Some(stream) = world.streams.get_mut(&key) else { return false };
     let Some(job) = stream.queue.pop_front() else { return false };
     stream.running = true;
-    if job.work.has_callback() && world.streams.values().any(|stream| is_ready(world, stream)) {
-        kick(world); // this thread may be long
+    if job.work.gives_the_lock_up() {
+        kick_for_others(world);
     }
     match &job.work {
         // Its stream stands still until it is told to end.
@@ -204,7 +222,7 @@ fn run_one(world: &mut Guard, callbacks: bool) -> bool {
         }
         work => {
             run(world, key, work);
-            finish(world, key, job.seq);
+            finish(world, key, job.seq, callbacks);
         }
     }
     true
@@ -215,14 +233,15 @@ pub(crate) fn ended(world: &mut Guard, key: u64, seq: u64, failed: bool) {
     if failed {
         illegal_address(world);
     }
-    finish(world, key, seq);
+    finish(world, key, seq, false);
     // Who says so runs nothing, and the threads that would have gone if there was nothing to do for a while.
     if world.executors.idle == 0 && world.streams.values().any(|stream| is_ready(world, stream)) {
         kick(world);
     }
 }
 
-fn finish(world: &mut Guard, key: u64, seq: u64) {
+/// A job has run. `goes_on`: this thread runs what is ready now.
+fn finish(world: &mut World, key: u64, seq: u64, goes_on: bool) {
     if let Some(stream) = world.streams.get_mut(&key) {
         stream.completed = seq;
         stream.running = false;
@@ -230,11 +249,14 @@ fn finish(world: &mut Guard, key: u64, seq: u64) {
             world.streams.remove(&key);
         }
     }
-    Condition::Done.broadcast();
+    wake_waiters(world);
     if !world.farewells.is_empty() || world.control.paced {
         kick(world);
-    } else if world.executors.idle > 0 {
-        Condition::Work.broadcast();
+    } else if !goes_on
+        && world.executors.idle > 0
+        && world.streams.values().any(|stream| is_ready(world, stream))
+    {
+        wake_worker(world);
     }
 }
 

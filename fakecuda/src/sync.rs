@@ -6,6 +6,7 @@
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::world::World;
@@ -15,6 +16,8 @@ struct Shared {
     work: UnsafeCell<libc::pthread_cond_t>, // something became ready to run
     done: UnsafeCell<libc::pthread_cond_t>, // something has run
     world: UnsafeCell<Option<World>>,       // only under the mutex
+    wake_worker: AtomicBool,                // when the lock is given up; changed under the mutex only
+    wake_waiters: AtomicBool,
 }
 
 // SAFETY: the pthread objects are made for sharing, and `world` is reached through `Guard` only.
@@ -25,6 +28,8 @@ static SHARED: Shared = Shared {
     work: UnsafeCell::new(libc::PTHREAD_COND_INITIALIZER),
     done: UnsafeCell::new(libc::PTHREAD_COND_INITIALIZER),
     world: UnsafeCell::new(None),
+    wake_worker: AtomicBool::new(false),
+    wake_waiters: AtomicBool::new(false),
 };
 
 /// Which condition to wait on.
@@ -41,11 +46,31 @@ impl Condition {
             Condition::Done => SHARED.done.get(),
         }
     }
+}
 
-    /// Wakes all that wait on it.
-    pub(crate) fn broadcast(self) {
-        // SAFETY: a condition that lives as long as the library.
-        unsafe { libc::pthread_cond_broadcast(self.raw()) };
+/// What is to be woken.
+struct Wakes {
+    worker: bool,
+    waiters: bool,
+}
+
+impl Wakes {
+    /// Takes what was asked for under the lock, which the caller holds.
+    fn take() -> Wakes {
+        // A plain load, and a store where there is something: only who holds the mutex gets here.
+        let take = |flag: &AtomicBool| flag.load(Relaxed) && flag.swap(false, Relaxed);
+        Wakes { worker: take(&SHARED.wake_worker), waiters: take(&SHARED.wake_waiters) }
+    }
+
+    fn wake(self) {
+        if self.worker {
+            // SAFETY: a condition that lives as long as the library.
+            unsafe { libc::pthread_cond_signal(Condition::Work.raw()) };
+        }
+        if self.waiters {
+            // SAFETY: as above.
+            unsafe { libc::pthread_cond_broadcast(Condition::Done.raw()) };
+        }
     }
 }
 
@@ -65,10 +90,22 @@ pub(crate) fn lock() -> Guard {
     guard
 }
 
+/// Wakes one of those that wait for work, when the lock is given up: who is woken sooner would wait for the lock. One is
+/// enough, since who runs something without the lock wakes another one before.
+pub(crate) fn wake_worker(_: &mut World) {
+    SHARED.wake_worker.store(true, Relaxed);
+}
+
+/// Wakes all that wait for something to be done, when the lock is given up.
+pub(crate) fn wake_waiters(_: &mut World) {
+    SHARED.wake_waiters.store(true, Relaxed);
+}
+
 impl Guard {
     /// Gives the lock up until the condition is signalled, or `timeout` is over. True: signalled (or woken for
     /// nothing). The caller looks again in either case.
     pub(crate) fn wait(&mut self, condition: Condition, timeout: Option<Duration>) -> bool {
+        Wakes::take().wake();
         let Some(timeout) = timeout else {
             // SAFETY: this thread holds the mutex.
             unsafe { libc::pthread_cond_wait(condition.raw(), SHARED.mutex.get()) };
@@ -86,8 +123,10 @@ impl Guard {
 
     /// Runs `work` without the lock.
     pub(crate) fn unlocked<R>(&mut self, work: impl FnOnce() -> R) -> R {
+        let wakes = Wakes::take();
         // SAFETY: this thread holds the mutex.
         unsafe { libc::pthread_mutex_unlock(SHARED.mutex.get()) };
+        wakes.wake();
         let result = work();
         // SAFETY: as in `lock`.
         unsafe { libc::pthread_mutex_lock(SHARED.mutex.get()) };
@@ -97,8 +136,10 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        let wakes = Wakes::take();
         // SAFETY: this thread holds the mutex.
         unsafe { libc::pthread_mutex_unlock(SHARED.mutex.get()) };
+        wakes.wake();
     }
 }
 
