@@ -35,6 +35,7 @@ enum State {
 
 struct Entry {
     pieces: Pieces,
+    home: Option<[Extent; 2]>, // the first and the last piece as it is found by them, while its block has others
     id: Id,
     shown: GranuleRun, // its addresses
     state: State,
@@ -49,6 +50,11 @@ impl Entry {
     }
     fn units(&self) -> u32 {
         self.pieces.iter().map(|p| p.units).sum()
+    }
+    /// Exchanges the first and the last piece, of which there are two at least; returns what they were.
+    fn set_ends(&mut self, ends: [Extent; 2]) -> Option<[Extent; 2]> {
+        let [first, .., last] = &mut self.pieces[..] else { return None };
+        Some([std::mem::replace(first, ends[0]), std::mem::replace(last, ends[1])])
     }
     fn gone(&self, index: u32) -> Gone {
         Gone { index, shown: self.shown, id: self.id }
@@ -69,6 +75,12 @@ pub(crate) struct Aliases {
     clock: u64,
     mapped_pieces: u64,
     most_pieces: u64,
+}
+
+/// Whether a block of the pieces `b` can be where one of `a` was: it has the same granules, in the same order. Only of two
+/// pieces or more may the ends differ.
+pub(crate) fn show_the_same(a: &[Extent], b: &[Extent]) -> bool {
+    a == b || b.len() > 1 && a.iter().map(|p| p.touched()).eq(b.iter().map(|p| p.touched()))
 }
 
 /// A range that is leaving.
@@ -122,13 +134,14 @@ impl Aliases {
     /// Takes an idle range with exactly these pieces, which is in use from then on.
     pub(crate) fn take(&mut self, pieces: &[Extent]) -> Option<Range> {
         let &index = self.by_pieces.get(pieces)?;
-        self.use_entry(index)
+        self.use_entry(index, None)
     }
 
-    fn use_entry(&mut self, index: u32) -> Option<Range> {
+    fn use_entry(&mut self, index: u32, ends: Option<[Extent; 2]>) -> Option<Range> {
         self.clock += 1;
         let clock = self.clock;
         let e = self.entries.get_mut(index as usize)?.as_mut().filter(|e| e.state == State::Idle)?;
+        e.home = ends.and_then(|ends| e.set_ends(ends));
         e.state = State::InUse;
         e.last = clock;
         Some(e.range(index))
@@ -150,6 +163,23 @@ impl Aliases {
         }
         let is_idle = |i: &&u32| self.entry(**i).is_some_and(|e| e.state == State::Idle);
         into.extend(all.iter().rev().filter(is_idle).take(most));
+    }
+
+    /// Stores idle ranges in `into` in which a block of `units` may touch each granule if it begins and ends at other places
+    /// in the first and the last than the block before it: up to `most`, none if the host has no memory for that.
+    pub(crate) fn idle_to_refit(&self, units: u32, most: usize, into: &mut Vec<u32>) {
+        into.clear();
+        if into.try_reserve(most).is_err() {
+            return;
+        }
+        let least = units.div_ceil(LARGE_UNITS);
+        for (index, e) in self.entries.iter().enumerate() {
+            let Some(e) = e else { continue };
+            // It may lie across one boundary more.
+            if e.state == State::Idle && e.shown.count.wrapping_sub(least) <= 1 && into.len() < most {
+                into.push(index as u32);
+            }
+        }
     }
 
     /// The pieces of a range.
@@ -174,10 +204,11 @@ impl Aliases {
         used.for_each(|e| each(e.id, e.shown.first, &e.pieces));
     }
 
-    /// Takes an idle range by its index, as `take` does.
-    pub(crate) fn take_index(&mut self, index: u32) -> Option<Range> {
-        let found = self.use_entry(index)?;
+    /// Takes an idle range by its index, as `take` does. `ends`: its block has these as its first and its last piece, on the
+    /// same granules, until it is freed.
+    pub(crate) fn take_index(&mut self, index: u32, ends: Option<[Extent; 2]>) -> Option<Range> {
         let units = self.entry(index).map_or(0, Entry::units);
+        let found = self.use_entry(index, ends)?;
         if let Some(all) = self.by_units.get_mut(&units)
             && let Some(at) = all.iter().position(|&i| i == index)
         {
@@ -220,7 +251,7 @@ impl Aliases {
     pub(crate) fn enter(&mut self, pieces: &[Extent], id: Id, shown: GranuleRun) -> Range {
         self.clock += 1;
         let (state, last) = (State::InUse, self.clock);
-        let entry = Entry { pieces: pieces.into(), id, shown, state, hidden: false, last };
+        let entry = Entry { pieces: pieces.into(), home: None, id, shown, state, hidden: false, last };
         let index = self.spare.pop().unwrap_or_else(|| {
             self.entries.push(None);
             self.entries.len() as u32 - 1
@@ -255,6 +286,9 @@ impl Aliases {
     /// The block of this range was freed.
     pub(crate) fn set_idle(&mut self, index: u32) {
         if let Some(Some(e)) = self.entries.get_mut(index as usize) {
+            if let Some(ends) = e.home.take() {
+                e.set_ends(ends);
+            }
             e.state = State::Idle;
         }
     }
@@ -387,6 +421,28 @@ mod tests {
         a.forget(gone[0].index);
         a.set_idle(second.entry);
         assert_eq!(a.take(&pieces).unwrap().id, 8);
+    }
+
+    #[test]
+    fn a_range_with_other_ends_is_found_by_its_first_ones_again() {
+        let mut a = Aliases::new(GranuleRun::new(0, 64), 1000);
+        let pieces = [Extent::new(100, 28), Extent::new(512, 20)];
+        let other = [Extent::new(90, 38), Extent::new(512, 10)];
+        assert!(show_the_same(&pieces, &other) && !show_the_same(&pieces[..1], &other[..1]));
+        let at = a.room(2, 2).unwrap();
+        let r = a.enter(&pieces, 7, GranuleRun::new(at, 2));
+        a.set_idle(r.entry);
+        let mut found = Vec::new();
+        for (units, n) in [(48, 1), (256, 1), (257, 0), (1, 1)] {
+            a.idle_to_refit(units, 9, &mut found);
+            assert_eq!(found.len(), n, "{units} units");
+        }
+        assert_eq!((a.take_index(r.entry, Some(other)).unwrap().head, a.pieces(r.entry)), (90, &other[..]));
+        a.idle_to_refit(48, 9, &mut found);
+        assert!(found.is_empty() && a.take(&pieces).is_none(), "it is in use");
+        a.set_idle(r.entry);
+        assert!(a.take(&other).is_none());
+        assert_eq!((a.take(&pieces).unwrap().head, a.pieces(r.entry)), (100, &pieces[..]));
     }
 
     #[test]

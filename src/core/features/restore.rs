@@ -7,6 +7,7 @@
 //! it changes the layout (`rebuild.rs`), which cannot fail. If the second check finds more to wait for, it starts again.
 
 use super::super::account::Accounts;
+use super::super::aliases::show_the_same;
 use super::super::blocks::{Blocks, ReleasedPools, WaitingBlocks};
 use super::super::desc::{ALIAS, DIRECT, TAGGED, TUNED, USES, use_of};
 use super::super::ground::{Ground, Growing};
@@ -332,7 +333,7 @@ impl<'a> Restore<'a> {
         let mut entries = HashMap::new();
         for b in change.new.iter().filter(|b| b.tier_bits == ALIAS) {
             match aliases.at(b.granule()) {
-                Some((entry, pieces)) if *pieces == *b.pieces => entries.insert(b.offset, entry),
+                Some((entry, pieces)) if show_the_same(pieces, &b.pieces) => entries.insert(b.offset, entry),
                 _ => return impossible("addresses of a scattered block show something else now"),
             };
         }

@@ -35,6 +35,17 @@ pub(super) fn holder(free: &[FreeBlock], part: Extent) -> Option<Id> {
     (part.end() <= free[i].part.end()).then_some(free[i].id)
 }
 
+/// The block of `free` (a `free_list`) that has this unit.
+pub(super) fn block_at(free: &[FreeBlock], unit: u32) -> Option<Extent> {
+    let i = free.partition_point(|f| f.part.off <= unit).checked_sub(1)?;
+    Some(free[i].part).filter(|part| unit < part.end())
+}
+
+/// Whether `free` (a `free_list`) covers all these pieces.
+pub(super) fn are_free(free: &[FreeBlock], pieces: &[Extent]) -> bool {
+    pieces.iter().all(|&p| holder(free, p).is_some())
+}
+
 impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     fn own(&mut self, run: GranuleRun) {
         for g in run.granules() {
@@ -164,7 +175,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         pieces: &[Extent],
         order: &mut Vec<Extent>,
     ) -> Option<Id> {
-        if !pieces.iter().all(|&p| holder(free, p).is_some()) {
+        if !are_free(free, pieces) {
             return None;
         }
         // From the highest down: the remainder in front of a piece keeps the block's id.

@@ -48,6 +48,7 @@ mod large;
 mod live;
 mod place;
 mod quick;
+mod refit;
 mod scatter;
 mod space;
 mod stamp;
@@ -64,6 +65,7 @@ pub(crate) use fast::{
     EnteredHeap, Fast, FastFreed, FreedNoted, HeapEntry, HeapPath, Noted, Reused, SeatedAtHeap,
 };
 pub(crate) use granules::FreeBlock;
+pub(crate) use refit::Refit;
 pub(crate) use scatter::{Runs, Scratch, Unscattered};
 pub(crate) use space::Space;
 pub(crate) use stamp::Stamp;

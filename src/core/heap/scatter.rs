@@ -144,6 +144,15 @@ fn cost_of_remainder(left: u32) -> u32 {
     1 + left
 }
 
+/// The cost of taking `units` of the part of a granule that is free, `have` units up to its end or from its start.
+pub(super) fn cost_of_end(have: u32, units: u32) -> u32 {
+    match have {
+        _ if units == LARGE_UNITS => 0,
+        LARGE_UNITS => cost_of_breaking(LARGE_UNITS - units),
+        _ => cost_of_remainder(have - units),
+    }
+}
+
 impl Edges {
     /// Sorts the free memory that is in no tie into whole granules, heads and tails; returns the number of whole granules.
     /// What the host has no memory to list is left out.

@@ -34,10 +34,44 @@ pub(crate) struct Growth {
     pub stock: Stock,
     pub transits: Transits,
     /// By units of the block: how often granules had to be newly mapped together for it.
-    pub mapped_anew: HashMap<u32, u32>,
+    mapped_anew: HashMap<u32, MappedAnew>,
+    times_grown: u32, // for want of memory
+}
+
+/// How often granules had to be newly mapped together for blocks of one size.
+#[derive(Clone, Copy, Debug, Default)]
+struct MappedAnew {
+    all: u32,
+    since: u32, // the device gave memory for the `grown`th time
+    grown: u32,
+}
+
+impl MappedAnew {
+    fn note(&mut self, grown: u32) {
+        if std::mem::replace(&mut self.grown, grown) != grown {
+            self.since = 0;
+        }
+        (self.all, self.since) = (self.all + 1, self.since + 1);
+    }
 }
 
 impl Growth {
+    /// Notes that the device gave memory that was missing.
+    pub(crate) fn note_grown(&mut self) {
+        self.times_grown = self.times_grown.wrapping_add(1);
+    }
+
+    /// Notes a new mapping for a block of `units`.
+    pub(crate) fn note_mapped_anew(&mut self, units: u32) {
+        self.mapped_anew.entry(units).or_default().note(self.times_grown);
+    }
+
+    /// How often granules were mapped anew for blocks of `units`: ever, and since memory was missing last.
+    pub(crate) fn times_mapped_anew(&self, units: u32) -> (u32, u32) {
+        let n = self.mapped_anew.get(&units).copied().unwrap_or_default();
+        (n.all, if n.grown == self.times_grown { n.since } else { 0 })
+    }
+
     /// The state of a device with so many granule numbers, which has given nothing yet.
     pub(crate) fn new(numbers: u32, by_class: Option<Arc<Reserved>>, tied: Arc<Tied>) -> Self {
         Growth {

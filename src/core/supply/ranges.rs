@@ -5,7 +5,7 @@
 use super::super::aliases::{Gone, Range};
 use super::super::desc::{GranuleUse, Id, use_of};
 use super::super::ground::Ground;
-use super::super::heap::{Heap, LockedHeap, Scratch};
+use super::super::heap::{Heap, LockedHeap, Refit, Scratch};
 use super::super::units::{Extent, GranuleRun, LARGE_UNITS_SHIFT, every_granule, granule_bytes};
 use super::limits::{self, TOO_MANY_BLOCKS};
 use crate::base::error::{Code, Result};
@@ -27,23 +27,50 @@ impl<'a> Ranges<'a> {
     }
 
     /// Reuses a range of scattered granules that are still mapped together and are all free again: it costs no driver
-    /// call. Returns the id of the block.
-    pub(super) fn revive(self, h: &mut LockedHeap<'_>, units: u32, scratch: &mut Scratch) -> Option<Id> {
+    /// call. Returns the id of the block. `refits`: it may begin and end elsewhere in its granules than the block before it.
+    pub(super) fn revive(
+        self,
+        h: &mut LockedHeap<'_>,
+        units: u32,
+        refits: bool,
+        scratch: &mut Scratch,
+    ) -> Option<Id> {
         let mut aliases = self.ground.aliases();
-        let Scratch { idle, free, order, .. } = scratch;
+        let Scratch { idle, free, order, pieces, .. } = scratch;
         aliases.idle_for(units, REVIVE_TRIES, idle);
-        if idle.is_empty() {
-            return None;
+        if !idle.is_empty() {
+            h.free_list(free);
         }
-        h.free_list(free);
         for &index in idle.iter() {
             if let Some(first) = h.take_pieces(free, aliases.pieces(index), order) {
-                let range = aliases.take_index(index)?;
+                let range = aliases.take_index(index, None)?;
                 self.make_block(h.heap, range, units, first);
                 return Some(range.id);
             }
         }
-        None
+        if !refits {
+            return None;
+        }
+        let listed = !idle.is_empty();
+        aliases.idle_to_refit(units, REVIVE_TRIES, idle);
+        if idle.is_empty() {
+            return None;
+        }
+        if !listed {
+            h.free_list(free);
+        }
+        let fits = idle.iter().filter_map(|&i| Some((i, Refit::of(free, aliases.pieces(i), units)?)));
+        let (index, fit) = fits.min_by_key(|(_, fit)| fit.cost)?;
+        pieces.clear();
+        pieces.try_reserve(aliases.pieces(index).len()).ok()?;
+        pieces.extend_from_slice(aliases.pieces(index));
+        if let [first, .., last] = &mut pieces[..] {
+            (*first, *last) = (fit.first, fit.last);
+        }
+        let first = h.take_pieces(free, pieces, order)?;
+        let range = aliases.take_index(index, Some([fit.first, fit.last]))?;
+        self.make_block(h.heap, range, units, first);
+        Some(range.id)
     }
 
     /// Makes a range of addresses a block of a heap. `first` is the first of the linked pieces that are mapped there.

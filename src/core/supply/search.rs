@@ -25,10 +25,15 @@ use crate::base::error::{Code, Error, Result};
 const MOST_MAPPED_ANEW: u32 = 8;
 /// Whole ties are combined if no more than 1 / this of the block remains of the last one.
 const MOST_LEFT: u64 = 8;
-/// How much more may be reserved then: 1 / this of the allocated peak. It buys that a program on several streams, whose
-/// heaps take granules from one another in every step, comes to rest: on the traces 1/80 leaves such a program
-/// 61 driver calls in each of its passes 15 to 30, 1/100 leaves it 2800.
+/// How much more may be reserved then: 1 / this of the allocated peak. With 1/100 a program of the traces on several streams,
+/// whose heaps take granules from one another in every step, makes 2800 driver calls a pass.
 const SLACK_PART: u64 = 80;
+/// The number of new mappings for one size since memory was missing last, after which a program counts as warm although it
+/// still maps. Then a block may also begin and end elsewhere in a range than the block before it where memory is scarce.
+const MOST_MAPPED_WARM: u32 = 16;
+/// How much more may be reserved for a warm program. The same one makes 0 to 12 driver calls a pass then, and 20 to 200 with
+/// 1/80; with 1/50 it makes up to 70 (docs/decisions/mapping.md).
+const SLACK_PART_WARM: u64 = 40;
 
 /// One search.
 pub(super) struct Search<'a> {
@@ -137,6 +142,8 @@ impl<'a> Search<'a> {
             true => Scarcity::note(ground, req.heap),
             false => Scarcity::NONE,
         };
+        // Where memory is scarce, how little of it a block makes hard to use counts for more than driver calls.
+        let refits = scarcity.runs == Runs::Few || self.times_mapped_warm() >= MOST_MAPPED_WARM;
         // What is to be scattered although it fits somewhere, if that costs less.
         let mut sparing = scarcity.spares && scattering;
         loop {
@@ -167,7 +174,8 @@ impl<'a> Search<'a> {
             }
             let mut missing = req.granules();
             if req.is_large() && scattering {
-                if let Some(id) = Ranges::of(ground).revive(&mut h, req.size.units, &mut self.scratch) {
+                if let Some(id) = Ranges::of(ground).revive(&mut h, req.size.units, refits, &mut self.scratch)
+                {
                     return Ok(Some(self.serving.finish(h, id, ALIAS)));
                 }
                 if !spared && grows_instead {
@@ -272,7 +280,9 @@ impl<'a> Search<'a> {
             }
             Step::Device => {
                 let got = self.note_refusal(|s| s.grow_tuned(missing));
-                if !got {
+                if got {
+                    ground.growing().note_grown();
+                } else {
                     self.combines = false; // what is taken from now on should serve anywhere
                     self.count_retry();
                 }
@@ -364,15 +374,20 @@ impl<'a> Search<'a> {
 
     /// Whether granules were newly mapped together so often for blocks of this size that growing is better.
     fn is_mapped_too_often(&self) -> bool {
-        let g = self.ground.growing();
-        g.mapped_anew.get(&self.req.size.units).is_some_and(|&n| n >= MOST_MAPPED_ANEW)
+        self.ground.growing().times_mapped_anew(self.req.size.units).0 >= MOST_MAPPED_ANEW
+    }
+
+    /// How often granules were newly mapped together for blocks of this size since memory was missing last.
+    fn times_mapped_warm(&self) -> u32 {
+        self.ground.growing().times_mapped_anew(self.req.size.units).1
     }
 
     /// Whether `granules` more may be taken from the device just to spare driver calls.
     fn has_slack(&self, granules: u64) -> bool {
         let peak = self.ground.ledger().device.peaks.allocated();
+        let part = if self.times_mapped_warm() >= MOST_MAPPED_WARM { SLACK_PART_WARM } else { SLACK_PART };
         let reserved = self.ground.growing().account.reserved();
-        reserved + (granules << GRANULE_SHIFT) <= peak + peak / SLACK_PART
+        reserved + (granules << GRANULE_SHIFT) <= peak + peak / part
     }
 
     /// Maps the pieces in the scratch space, which were just taken out of the locked heap, as the requested block;
@@ -397,7 +412,7 @@ impl<'a> Search<'a> {
                 let new = ranges.map(&self.scratch.pieces, req.heap);
                 let mut g = ground.growing();
                 match &new {
-                    Ok(_) if counts => *g.mapped_anew.entry(req.size.units).or_default() += 1,
+                    Ok(_) if counts => g.note_mapped_anew(req.size.units),
                     Ok(_) => {}
                     Err(_) => ground.lock(req.heap).unscatter(first),
                 }

@@ -47,6 +47,41 @@ fn scattered_granules_serve_a_block_that_no_hole_could() {
     b.finish();
 }
 
+/// Where in its first granule a block begins and where in its last it ends may differ each time: a range of addresses
+/// serves blocks of other sizes without a call to the device.
+#[test]
+fn a_range_serves_blocks_that_begin_and_end_elsewhere() {
+    const KIB: u64 = 1 << 10;
+    // From a whole granule on, or from the free half of one whose start is used.
+    for (what, bytes, from_half) in
+        [("LFLFLFLFL", 3 * G + G / 2, false), ("lfLFLFLFL", 3 * G + 100 * KIB, true)]
+    {
+        let mut b = Bench::new(device(40));
+        let p = b.pond.pool_create(0, false).unwrap();
+        halves(&mut b, p, what);
+        let i = b.alloc(p, Some(0), bytes).unwrap();
+        let (at, calls) = (b.live[i].offset, b.world.lock().unwrap().calls);
+        let saved = b.checkpoint(p);
+        b.free(i, None);
+        for more in [16, 200, 496, 900, 64].map(|kib| kib * KIB) {
+            let i = b.alloc(p, Some(0), 3 * G + more).unwrap();
+            let offset = b.live[i].offset;
+            assert_eq!(offset / G, at / G, "{more} B more, in {what}");
+            assert!(!from_half || offset % G >= G / 2, "at {offset:#x}");
+            assert_eq!(b.pond.block(offset + 3 * G + more - 1).unwrap().base, offset);
+            b.pond.ground().check();
+            b.free(i, None);
+            b.pond.free(offset, None, None).expect_err("it was freed");
+        }
+        // As it was, though others have begun elsewhere since.
+        b.try_restore(&saved).unwrap();
+        assert_eq!(b.pond.block(at + 3 * G).unwrap().base, at);
+        assert_eq!(b.world.lock().unwrap().calls, calls, "no call to the device, in {what}");
+        b.pond.checkpoints().destroy(saved.id).unwrap();
+        b.finish();
+    }
+}
+
 /// While most of a device is free, a block is not put together from more pieces than it needs; near the end, the
 /// smallest pieces are used up first.
 #[test]
