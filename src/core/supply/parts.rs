@@ -5,6 +5,7 @@ use super::super::desc::Id;
 use super::super::state::growth::ties::{Piece, Ties};
 use super::super::tied::choose;
 use super::super::units::GranuleRun;
+use crate::base::sort;
 use std::cmp::Reverse;
 
 /// What is taken out of a heap.
@@ -76,7 +77,7 @@ pub(super) fn parts_to_take(ties: &Ties, runs: &[(GranuleRun, Id)], wanted: Want
         }
         left -= n;
     }
-    taken.sort_unstable_by_key(|r| Reverse(r.0.first));
+    sort::by_key(&mut taken, |r| Reverse(r.0.first));
     taken
 }
 
