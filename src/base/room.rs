@@ -87,26 +87,26 @@ fn room_of(bytes: usize) -> Option<Vec<u8>> {
 }
 
 /// From here on the thread keeps `more`, or what it keeps already if that is larger, until [`let_go`].
-fn hold(more: Vec<u8>) {
+fn hold(mut more: Vec<u8>) {
     let _ = KEPT.try_with(|kept| {
         let mut kept = kept.borrow_mut();
         kept.holders += 1;
         if kept.room.capacity() < more.capacity() {
-            drop(std::mem::replace(&mut *kept.room, more));
+            std::mem::swap(&mut *kept.room, &mut more);
         }
     });
+    // `more` goes here, when nothing is borrowed: a program's own `free` may call this library.
 }
 
 /// What was kept for the thread's call is the heap's again, if nobody around this keeps it.
 #[inline(never)]
 pub(crate) fn let_go() {
-    let _ = KEPT.try_with(|kept| {
+    let gone = KEPT.try_with(|kept| {
         let mut kept = kept.borrow_mut();
         kept.holders = kept.holders.saturating_sub(1);
-        if kept.holders == 0 {
-            drop(std::mem::take(&mut *kept.room));
-        }
+        if kept.holders == 0 { std::mem::take(&mut *kept.room) } else { Vec::new() }
     });
+    drop(gone); // when nothing is borrowed, as above
 }
 
 /// Looks for so many bytes, and keeps half of them until [`let_go`]: the other half is for what a call on the device enters there.
