@@ -155,10 +155,8 @@ fn scattered_again(ground: &Ground, heap: &Heap, b: &Block, entry: u32, pieces: 
         d.set_next(next);
         next = piece;
     }
-    let range = {
-        let ends = b.pieces.first().copied().zip(b.pieces.last().copied());
-        ground.aliases().take_index(entry, ends.map(|(first, last)| [first, last]))?
-    };
+    let ends = b.pieces.first().zip(b.pieces.last()).map(|(&first, &last)| [first, last]);
+    let range = ground.aliases().take_index(entry, ends)?;
     Ranges::of(ground).make_block(heap, range, b.units, next);
     Some(range.id)
 }

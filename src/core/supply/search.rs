@@ -31,7 +31,7 @@ const SLACK_PART: u64 = 80;
 /// The number of new mappings for one size since memory was missing last, after which a program counts as warm although it
 /// still maps. Then a block may also begin and end elsewhere in a range than the block before it where memory is scarce.
 const MOST_MAPPED_WARM: u32 = 16;
-/// How much more may be reserved for a warm program. The same one makes 0 to 12 driver calls a pass then, and 20 to 200 with
+/// How much more may be reserved for a warm program. The same one makes 0 to 12 driver calls a pass then, and up to 200 with
 /// 1/80; with 1/50 it makes up to 70 (docs/decisions/mapping.md).
 const SLACK_PART_WARM: u64 = 40;
 
@@ -143,7 +143,9 @@ impl<'a> Search<'a> {
             false => Scarcity::NONE,
         };
         // Where memory is scarce, how little of it a block makes hard to use counts for more than driver calls.
-        let refits = scarcity.runs == Runs::Few || self.times_mapped_warm() >= MOST_MAPPED_WARM;
+        let refits = scattering
+            && req.is_large()
+            && (scarcity.runs == Runs::Few || self.times_mapped_warm() >= MOST_MAPPED_WARM);
         // What is to be scattered although it fits somewhere, if that costs less.
         let mut sparing = scarcity.spares && scattering;
         loop {
