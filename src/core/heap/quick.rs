@@ -15,9 +15,9 @@ const QUICK: usize = 64;
 const QUICK_IN_SEGMENTS: usize = 4;
 /// So many slots are looked at together.
 const GROUP: usize = 8;
-/// The part of the heap's memory that may wait, as a shift: 1/256. More would serve more requests; but with 1/64,
-/// recorded programs begin to scatter blocks at new places in each step.
-const PART_SHIFT: u32 = 8;
+/// The part of the heap's memory that may wait, as a shift: 1/64. More would serve more requests; but with 1/16,
+/// recorded programs scatter blocks at new places in each step (docs/decisions/mapping.md).
+const PART_SHIFT: u32 = 6;
 
 /// Freed blocks of one size. An empty slot may keep its size.
 #[derive(Clone, Copy, Default, Debug)]
