@@ -35,7 +35,8 @@ pub(crate) struct Growth {
     pub transits: Transits,
     /// By units of the block: how often granules had to be newly mapped together for it.
     mapped_anew: HashMap<u32, MappedAnew>,
-    times_grown: u32, // for want of memory
+    times_grown: u32,  // for want of memory
+    times_spared: u32, // since memory was missing last
 }
 
 /// How often granules had to be newly mapped together for blocks of one size.
@@ -56,9 +57,20 @@ impl MappedAnew {
 }
 
 impl Growth {
-    /// Notes that the device gave memory that was missing.
-    pub(crate) fn note_grown(&mut self) {
-        self.times_grown = self.times_grown.wrapping_add(1);
+    /// Notes that memory was missing, which the device gave or refused.
+    pub(crate) fn note_missing(&mut self, given: bool) {
+        self.times_grown = self.times_grown.wrapping_add(given.into());
+        self.times_spared = 0;
+    }
+
+    /// Notes a new mapping for a block that fitted somewhere, but would have broken a granule there.
+    pub(crate) fn note_spared(&mut self) {
+        self.times_spared = self.times_spared.saturating_add(1);
+    }
+
+    /// The number of such mappings since memory was missing last.
+    pub(crate) fn times_spared(&self) -> u32 {
+        self.times_spared
     }
 
     /// Notes a new mapping for a block of `units`.

@@ -7,6 +7,13 @@ use super::super::units::LARGE_SHIFT;
 
 /// Memory is scarce when less than 1 / this of what is reserved may still be taken.
 const SCARCE_PART: u64 = 3;
+
+/// The same for a program that has needed so many mappings only to spare memory while none was missing: it has what it needs.
+/// Each such mapping is several calls to the device, and a warm program would make them in every step, up to 11 000 a pass of
+/// a trace (docs/decisions/mapping.md).
+const SCARCE_PART_WARM: u64 = 64;
+const SPARED_ENOUGH: u32 = 16;
+
 /// A heap is ragged when more than 1 / this of what is reserved is free in its partly used granules. Twice as much
 /// costs some programs 1 % of the device; half as much gains as often as it loses, and maps more.
 const RAGGED_PART: u64 = 100;
@@ -26,11 +33,13 @@ impl Scarcity {
 
     /// Updates whether memory is scarce and the heap of a request ragged.
     pub(super) fn note(ground: &Ground, heap: &'static Heap) -> Scarcity {
-        let (room, reserved) = {
+        let (room, reserved, spared) = {
             let g = ground.growing();
-            (g.allowed(heap.pool()).bytes, g.account.reserved())
+            (g.allowed(heap.pool()).bytes, g.account.reserved(), g.times_spared())
         };
-        let scarce = ground.config.mapping && room < reserved / SCARCE_PART;
+        let little =
+            if spared < SPARED_ENOUGH { reserved / SCARCE_PART } else { reserved / SCARCE_PART_WARM };
+        let scarce = ground.config.mapping && room < little;
         // Heaps take whole granules from each other: if there are several, blocks are scattered over parts of granules
         // more sparingly.
         let part = if ground.heaps().count() > 1 { RAGGED_PART / 2 } else { RAGGED_PART };

@@ -282,9 +282,8 @@ impl<'a> Search<'a> {
             }
             Step::Device => {
                 let got = self.note_refusal(|s| s.grow_tuned(missing));
-                if got {
-                    ground.growing().note_grown();
-                } else {
+                ground.growing().note_missing(got);
+                if !got {
                     self.combines = false; // what is taken from now on should serve anywhere
                     self.count_retry();
                 }
@@ -393,7 +392,8 @@ impl<'a> Search<'a> {
     }
 
     /// Maps the pieces in the scratch space, which were just taken out of the locked heap, as the requested block;
-    /// returns its offset. On failure the heap has them again. `counts`: a new mapping counts for this size of block.
+    /// returns its offset. On failure the heap has them again. `counts`: a new mapping counts for this size of block, and else
+    /// among those that only spare memory.
     fn map_scattered(&mut self, h: LockedHeap<'_>, first: Id, counts: bool) -> Result<u64> {
         let (ground, req) = (self.ground, self.req);
         let ranges = Ranges::of(ground);
@@ -415,7 +415,7 @@ impl<'a> Search<'a> {
                 let mut g = ground.growing();
                 match &new {
                     Ok(_) if counts => g.note_mapped_anew(req.size.units),
-                    Ok(_) => {}
+                    Ok(_) => g.note_spared(),
                     Err(_) => ground.lock(req.heap).unscatter(first),
                 }
                 transit.end(&mut g);

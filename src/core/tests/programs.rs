@@ -234,3 +234,44 @@ fn threads_on_own_and_shared_streams_keep_the_books_exact() {
     pond.empty_cache(None).unwrap();
     assert_eq!(pond.stats(None).unwrap().reserved.current, 0);
 }
+
+/// A program that repeats itself, on `streams`, the first of which has most of its blocks: the driver calls of each of eight
+/// passes, and the most that it reserved.
+fn repeated(streams: u64, capacity: u64) -> (Vec<u64>, u64) {
+    let mut b = Bench::new(config(true, capacity));
+    let mut calls = Vec::new();
+    for _ in 0..8 {
+        let before = b.world.lock().unwrap().calls;
+        let mut random = 1u64;
+        let mut below = |n: u64| {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (random >> 33) % n
+        };
+        for _ in 0..300 {
+            let bytes = 1 + (40 << 10 << below(9)) * (1000 + below(1000)) / 1000;
+            let stream = if below(4) == 0 { below(streams) } else { 0 };
+            b.alloc(PoolId::DEFAULT, Some(stream), bytes).unwrap();
+            while b.live.len() > 60 {
+                b.free(below(b.live.len() as u64) as usize, None);
+            }
+        }
+        while !b.live.is_empty() {
+            b.free(b.live.len() - 1, None);
+        }
+        calls.push(b.world.lock().unwrap().calls - before);
+    }
+    let most = b.pond.ground().growing().account.device().reserved.peak;
+    b.finish();
+    (calls, most)
+}
+
+/// Memory is spared while it may be missing, which costs driver calls, and not for ever.
+#[test]
+fn a_program_comes_to_rest_on_a_device_a_tenth_larger_than_it_needs() {
+    for streams in 1..=3 {
+        let (_, needed) = repeated(streams, 8 << 30);
+        let (calls, _) = repeated(streams, (needed * 11 / 10).next_multiple_of(G));
+        assert!(calls[0] > 100, "{calls:?}");
+        assert_eq!(calls[6..], [0, 0], "{streams} streams: {calls:?}");
+    }
+}
