@@ -34,6 +34,10 @@ const MOST_MAPPED_WARM: u32 = 16;
 /// How much more may be reserved for a warm program. The same one makes 0 to 12 driver calls a pass then, and up to 200 with
 /// 1/80; with 1/50 it makes up to 70 (docs/decisions/mapping.md).
 const SLACK_PART_WARM: u64 = 40;
+/// The same where no more than half of what may be had is reserved: a program whose streams take granules from one another
+/// otherwise makes up to 3700 driver calls a pass for ever (docs/decisions/mapping.md).
+const MOST_MAPPED_AMPLE: u32 = 128;
+const SLACK_PART_AMPLE: u64 = 8;
 
 /// One search.
 pub(super) struct Search<'a> {
@@ -183,7 +187,7 @@ impl<'a> Search<'a> {
                 if !spared && grows_instead {
                     drop(h);
                     grown_instead = true;
-                    if self.has_slack(missing) {
+                    if self.has_slack(missing, scarcity.runs) {
                         // Success or not: the next round finds what there is.
                         let _ = self.grow(missing);
                     }
@@ -384,9 +388,13 @@ impl<'a> Search<'a> {
     }
 
     /// Whether `granules` more may be taken from the device just to spare driver calls.
-    fn has_slack(&self, granules: u64) -> bool {
+    fn has_slack(&self, granules: u64, runs: Runs) -> bool {
         let peak = self.ground.ledger().device.peaks.allocated();
-        let part = if self.times_mapped_warm() >= MOST_MAPPED_WARM { SLACK_PART_WARM } else { SLACK_PART };
+        let part = match self.times_mapped_warm() {
+            MOST_MAPPED_AMPLE.. if runs == Runs::Few => SLACK_PART_AMPLE,
+            MOST_MAPPED_WARM.. => SLACK_PART_WARM,
+            _ => SLACK_PART,
+        };
         let reserved = self.ground.growing().account.reserved();
         reserved + (granules << GRANULE_SHIFT) <= peak + peak / part
     }
