@@ -283,6 +283,16 @@ impl Aliases {
         }
     }
 
+    /// Whether the block in the range at this granule of addresses has other ends than the one for which it was mapped.
+    #[cfg(test)]
+    pub(crate) fn is_refitted(&self, granule: u32) -> bool {
+        let found = self.find(|e| e.shown.first == granule && e.state == State::InUse);
+        found.is_some_and(|(_, e)| {
+            let ends = [e.pieces.first(), e.pieces.last()];
+            e.home.is_some_and(|home| home.each_ref().map(Some) != ends)
+        })
+    }
+
     /// The block of this range was freed.
     pub(crate) fn set_idle(&mut self, index: u32) {
         if let Some(Some(e)) = self.entries.get_mut(index as usize) {

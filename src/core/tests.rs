@@ -34,6 +34,8 @@ mod peaks_meet;
 mod peaks_threads;
 mod programs;
 mod random;
+mod refits;
+mod resize;
 mod restores_meet;
 mod scale;
 mod scattered;
@@ -100,6 +102,7 @@ pub(super) struct Bench {
     contiguous: Vec<PoolId>,
     requested: u64,
     peak: u64,
+    refitted: usize, // blocks that lay in a range with other ends than the block had for which it was mapped
 }
 
 pub(super) fn config(mapping: bool, capacity: u64) -> Config {
@@ -135,6 +138,7 @@ impl Bench {
             contiguous: vec![],
             requested: 0,
             peak: 0,
+            refitted: 0,
         }
     }
 
@@ -190,35 +194,6 @@ impl Bench {
         Ok(())
     }
 
-    /// The block gets another size where it is, or stays as it is.
-    fn resize(&mut self, i: usize, bytes: u64) -> Result<()> {
-        let (before, was) = (self.pond.stats(None)?, self.live[i].clone());
-        // The work that has used what it gives away is queued before.
-        let used = was.stream.filter(|_| bytes < was.bytes && was.past.is_none()).map(|s| {
-            let mut w = self.world.lock().unwrap();
-            let st = w.streams.entry(s).or_default();
-            st.queued += 1;
-            (s, st.queued)
-        });
-        if let Err(e) = self.pond.special().resize(was.offset, bytes) {
-            let after = self.pond.stats(None)?;
-            assert_eq!((after.requested, after.allocated), (before.requested, before.allocated));
-            return Err(e);
-        }
-        let b = self.live.swap_remove(i);
-        for (a, n) in b.ranges.iter().copied() {
-            assert_eq!(self.taken.remove(&a), Some(a + n));
-            self.dirty.extend(used.map(|(s, q)| (a, a + n, s, q)));
-        }
-        self.requested -= b.bytes;
-        // What it held and did not use was its own, too.
-        let (had, at) = (b.room.min(bytes), self.live.len());
-        self.enter_beyond(Block { bytes, ..b }, had);
-        self.live.swap(i, at);
-        assert_eq!(self.pond.block(self.live[i].offset)?.requested, bytes);
-        Ok(())
-    }
-
     fn enter_new(&mut self, offset: u64, pool: PoolId, stream: Option<u64>, bytes: u64) {
         self.enter(Block {
             offset,
@@ -270,6 +245,7 @@ impl Bench {
         }
         drop(w);
         b.room = self.room(offset);
+        self.refitted += usize::from(self.pond.ground().aliases().is_refitted((offset / G) as u32));
         self.requested += bytes;
         self.peak = self.peak.max(self.requested);
         self.live.push(b);
@@ -350,6 +326,7 @@ impl Bench {
         }
         self.pond.ground().check();
         self.pond.ground().backing.sync_all().unwrap();
+        assert!(!self.any_exported());
         let s = self.pond.stats(None).unwrap();
         assert_eq!(
             (s.requested.current, s.allocated.current, s.active.current, s.blocks.current),
@@ -378,6 +355,8 @@ enum Op {
     Trim { pool: Option<usize>, keep: u64 },
     AllocUnordered { bytes: u64 },
     Free { at: usize, on: Option<u64> },
+    FreeScattered { nth: usize },
+    Export { at: usize },
     Use { at: usize, stream: u64 },
     EndUse { at: usize, stream: u64, event: bool },
     Run { stream: u64 },
@@ -422,18 +401,24 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn run(source: Source, contiguous: [bool; 2], tie: u32, ops: Vec<Op>) {
-    let mapping = source == Source::Granules;
-    let mut b = Bench::new(Config {
+    let b = Bench::new(Config {
         growing: source == Source::OwnSegments,
         tie,
         tie_growth: 2,
-        ..config(mapping, 96 << 20)
+        ..config(source == Source::Granules, 96 << 20)
     });
+    run_on(b, contiguous, ops);
+}
+
+/// The same on a device; returns how many blocks lay in a range with other ends than the block had for which it was mapped.
+fn run_on(mut b: Bench, contiguous: [bool; 2], ops: Vec<Op>) -> usize {
+    let (mapping, granules) = (b.pond.ground().config.mapping, b.pond.ground().config.max_alloc / G);
     let [second, third] = contiguous.map(|c| b.pool(c));
     let pools = [PoolId::DEFAULT, second, third];
     let mut graphs = Graphs::new(third);
     let mut saved: Vec<Saved> = Vec::new();
-    let mut tuned = false;
+    // A request may find no memory though there is enough: not all may be scattered, or others have it.
+    let mut held = b.pond.ground().config.most_pieces < 1000;
     for op in ops {
         match op {
             Op::Capture { stream } => graphs.begin(&mut b, stream),
@@ -456,9 +441,9 @@ fn run(source: Source, contiguous: [bool; 2], tie: u32, ops: Vec<Op>) {
                 let served = if graphs.recording(stream) { third } else { pools[pool] };
                 if let Err(e) = b.alloc_as(pools[pool], served, Some(stream), bytes) {
                     assert_eq!(e.code(), Code::OutOfMemory, "{e}");
-                    let scattered = mapping && !tuned && !b.contiguous.contains(&served);
+                    let scattered = mapping && !held && !b.contiguous.contains(&served);
                     if scattered && graphs.none() && !b.world.lock().unwrap().fail_alias {
-                        let free = 48 - b.granules_taken();
+                        let free = granules - b.granules_taken();
                         assert!((bytes + 512).div_ceil(G) > free, "{e}, but {free} granules are free");
                     }
                 }
@@ -502,6 +487,11 @@ fn run(source: Source, contiguous: [bool; 2], tie: u32, ops: Vec<Op>) {
                 let at = at % b.live.len();
                 b.free(at, on);
             }
+            Op::Export { at } => {
+                b.export(at);
+                held = true; // what others use is not there for anybody
+            }
+            Op::FreeScattered { nth } => b.free_scattered(nth),
             Op::Use { at, stream } if !b.live.is_empty() => {
                 let at = at % b.live.len();
                 b.pond.record_stream(b.live[at].offset, stream).unwrap();
@@ -526,7 +516,7 @@ fn run(source: Source, contiguous: [bool; 2], tie: u32, ops: Vec<Op>) {
             Op::FailAlias(f) => b.world.lock().unwrap().fail_alias = f,
             Op::Tune(t) => {
                 b.pond.tune(t);
-                tuned = true;
+                held = true;
             }
             _ => {}
         }
@@ -558,7 +548,9 @@ fn run(source: Source, contiguous: [bool; 2], tie: u32, ops: Vec<Op>) {
         b.wake(second);
     }
     assert!(!b.pond.sleep().is_on(second));
+    let refitted = b.refitted;
     b.finish();
+    refitted
 }
 
 proptest! {

@@ -124,6 +124,7 @@ mod tests {
         assert_eq!(refit(&apart, &before, G + 68), Some([(90, 38), (0, 30)]));
         let whole = free(&[(0, G), (4 * G, G)]);
         assert_eq!(refit(&whole, &before, 2 * G), None, "it would break one at both ends");
+        assert_eq!(refit(&whole, &before, 2 * G + 30), None, "it has no unit twice");
         let before = [(100, 28), (4 * G, G), (0, 20)];
         assert_eq!(
             refit(&free(&[(0, 60), (90, 38), (4 * G, G)]), &before, 2 * G - 30),

@@ -20,6 +20,7 @@ impl Bench {
         let slept = self.pond.sleep().is_on(pool);
         let captured = !self.world.lock().unwrap().recording.is_empty();
         let reserved = self.pond.stats(Some(pool)).unwrap().reserved.current;
+        let exported = self.any_exported();
         match self.pond.sleep().begin(pool, save) {
             Ok(()) => {
                 assert!(mapping && !slept && !captured);
@@ -29,7 +30,7 @@ impl Bench {
             }
             Err(e) if !mapping => assert_eq!(e.code(), Code::Unsupported),
             Err(e) if slept => assert_eq!(e.code(), Code::NotPermitted),
-            Err(e) => assert!(captured && e.code() == Code::Busy, "{e}"),
+            Err(e) => assert!((captured || exported) && e.code() == Code::Busy, "{e}"),
         }
     }
 

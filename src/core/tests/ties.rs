@@ -24,7 +24,10 @@ impl Bench {
     pub(super) fn granules_taken(&self) -> u64 {
         let w = self.world.lock().unwrap();
         let mut all = BTreeSet::new();
-        for &(a, n) in self.live.iter().flat_map(|x| &x.ranges) {
+        // What sleeps has no memory.
+        let awake = self.live.iter().filter(|x| !self.pond.sleep().is_on(x.pool));
+        // A scattered block that has become shorter keeps all that it had.
+        for (a, n) in awake.flat_map(|x| w.behind(x.offset, x.room)) {
             for g in a / G..(a + n).div_ceil(G) {
                 let (at, n) = w.tie_of(g as u32).unwrap_or((g as u32, 1));
                 all.extend(at..at + n);

@@ -76,6 +76,19 @@ impl Bench {
         assert_eq!(layout.spans().map(|s| s.blocks.len()).sum::<usize>(), layout.blocks().len());
         for s in layout.spans() {
             assert!(s.blocks.windows(2).all(|w| w[0].address + w[0].span == w[1].address), "{s:?}");
+            if !s.pieces.is_empty() {
+                let apart = s.pieces.iter().map(|p| (p.address, p.bytes));
+                let end = apart.fold(s.address, |at, (address, bytes)| {
+                    assert_eq!(address, at, "{s:?}");
+                    at + bytes
+                });
+                assert_eq!(end, s.address + s.bytes, "{s:?}");
+            }
+            let w = self.world.lock().unwrap();
+            for p in s.pieces.iter().filter(|_| !s.owner.sleeps) {
+                let told = w.behind(p.home, p.bytes);
+                assert_eq!(w.behind(p.address, p.bytes), told, "the memory behind {p:?}");
+            }
         }
     }
 }
