@@ -226,6 +226,36 @@ fn lists_of_pinned_blocks_may_find_the_host_without_memory() {
     });
 }
 
+/// Once a list has thousands, it needs more to grow than each call looks for.
+#[test]
+fn a_long_list_of_unified_blocks_may_find_the_host_without_memory() {
+    apart_for(60, || {
+        let w = world(true);
+        // The device has a list, too, which grows at other times then.
+        let pinned: Vec<_> = (0..1000)
+            .map(|_| {
+                let mut block = null_mut();
+                ok(unsafe { millpond_host_alloc(w.device, 100, &mut block) });
+                block
+            })
+            .collect();
+        let mut refused = Vec::new();
+        let blocks: Vec<_> = (0..5000)
+            .map(|_| {
+                let mut block = null_mut();
+                refused.push(with_little(|| unsafe { millpond_unified_alloc(w.device, 100, &mut block) }));
+                block
+            })
+            .collect();
+        let usual = refused[4000];
+        // The device's list, and ours.
+        assert!(refused.iter().filter(|&&n| n > usual).count() > 1, "a list has grown unseen");
+        blocks.into_iter().for_each(|p| ok(unsafe { millpond_unified_free(w.device, p) }));
+        pinned.into_iter().for_each(|p| ok(unsafe { millpond_host_free(w.device, p) }));
+        ok(millpond_finalize());
+    });
+}
+
 unsafe extern "C-unwind" fn hear(data: *mut c_void, _: *const millpond_history_event) -> bool {
     unsafe { *data.cast::<usize>() += 1 };
     true
