@@ -211,4 +211,16 @@ mod tests {
         g.account.unclaim(1, 5);
         assert_eq!((g.account.taken(1).pool, g.account.device().reserved.peak), (10, 10));
     }
+
+    #[test]
+    fn when_memory_was_missing_mappings_are_counted_anew() {
+        let mut g = Growth::new(100, None, Arc::default());
+        for given in [true, false] {
+            g.note_mapped_anew(5);
+            (0..3).for_each(|_| g.note_spared());
+            assert_eq!((g.times_mapped_anew(5).1, g.times_spared()), (1, 3));
+            g.note_missing(given);
+            assert_eq!((g.times_mapped_anew(5).1, g.times_spared()), (u32::from(!given), 0));
+        }
+    }
 }

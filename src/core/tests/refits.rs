@@ -345,11 +345,12 @@ fn where_memory_is_scarce_ends_differ_only_for_a_warm_size() {
 }
 
 /// A size that keeps being mapped gets memory in one piece: while that is no more than 1/80 of the peak after eight times, and
-/// no more than 1/40 after 16.
+/// no more than 1/40 after 16; and where memory is plentiful no more than 1/8 after 128.
 #[test]
 fn a_size_that_keeps_being_mapped_gets_memory_in_one_piece() {
-    for (granules, times) in [(160, Some(16)), (400, Some(8)), (100, None)] {
-        let mut b = Bench::new(config(true, (granules + 20) * G));
+    let cases = [(160, 20, Some(16)), (400, 20, Some(8)), (100, 20, None), (100, 300, Some(128))];
+    for (granules, more, times) in cases {
+        let mut b = Bench::new(config(true, (granules + more) * G));
         let p = PoolId::DEFAULT;
         for _ in 0..granules {
             b.alloc(p, Some(0), G).unwrap();
@@ -359,7 +360,7 @@ fn a_size_that_keeps_being_mapped_gets_memory_in_one_piece() {
         }
         let mut r = Random(7);
         let (mut mapped, mut grown, mut held) = (0, None, Vec::new());
-        for _ in 0..60 {
+        for _ in 0..times.unwrap_or(200) + 200 {
             let (calls, reserved) = {
                 let w = b.world.lock().unwrap();
                 (w.calls, w.taken)
