@@ -34,8 +34,8 @@ const MOST_MAPPED_WARM: u32 = 16;
 /// How much more may be reserved for a warm program. The same one makes 0 to 12 driver calls a pass then, and up to 200 with
 /// 1/80; with 1/50 it makes up to 70 (docs/decisions/mapping.md).
 const SLACK_PART_WARM: u64 = 40;
-/// The same where no more than half of what may be had is reserved: a program whose streams take granules from one another
-/// otherwise makes up to 3700 driver calls a pass for ever (docs/decisions/mapping.md).
+/// After so many, how much more may be reserved where no more than half of what may be had is: a program whose streams take
+/// granules from one another made up to 3700 driver calls in every pass with 1/40 (docs/decisions/mapping.md).
 const MOST_MAPPED_AMPLE: u32 = 128;
 const SLACK_PART_AMPLE: u64 = 8;
 

@@ -1,5 +1,6 @@
 //! Programs written by hand: what is usual, what is at the edge, what is refused.
 
+use super::random::Random;
 use super::*;
 
 #[test]
@@ -242,17 +243,13 @@ fn repeated(streams: u64, capacity: u64) -> (Vec<u64>, u64) {
     let mut calls = Vec::new();
     for _ in 0..8 {
         let before = b.world.lock().unwrap().calls;
-        let mut random = 1u64;
-        let mut below = |n: u64| {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (random >> 33) % n
-        };
+        let mut r = Random(1);
         for _ in 0..300 {
-            let bytes = 1 + (40 << 10 << below(9)) * (1000 + below(1000)) / 1000;
-            let stream = if below(4) == 0 { below(streams) } else { 0 };
+            let bytes = 1 + (40 << 10 << r.below(9)) * (1000 + r.below(1000)) / 1000;
+            let stream = if r.below(4) == 0 { r.below(streams) } else { 0 };
             b.alloc(PoolId::DEFAULT, Some(stream), bytes).unwrap();
             while b.live.len() > 60 {
-                b.free(below(b.live.len() as u64) as usize, None);
+                b.free(r.below(b.live.len() as u64) as usize, None);
             }
         }
         while !b.live.is_empty() {
