@@ -10,7 +10,7 @@ use super::super::order::{Stream, not_now};
 use super::super::state::growth::transits::Parts;
 use super::super::types::{COMMONS, NO_POOL, PoolId, UNORDERED};
 use super::super::units::{GRANULE_SHIFT, GranuleRun};
-use super::parts::{Wanted, parts_to_take};
+use super::parts::{Wanted, parts_to_take, smallest_first};
 use super::search::Search;
 use super::step::Terms;
 use std::sync::Arc;
@@ -203,7 +203,7 @@ impl Growing<'_> {
                 runs.clear();
                 runs.extend(one);
             } else if apart {
-                runs.sort_unstable_by_key(|r| (r.0.count, r.0.first));
+                smallest_first(runs);
             } else {
                 let serves = |r: &&(GranuleRun, Id)| u64::from(r.0.count) >= most;
                 let one = runs.iter().filter(serves).max_by_key(|r| (r.0.count, r.0.first)).copied();
