@@ -92,8 +92,9 @@ pub trait Backing: Points {
     fn segment_release(&self, offset: u64, bytes: u64) -> Result<()>;
 
     /// Makes a point after everything that is queued on `stream` now; `None`: all of that is done. `EVERY` stands for
-    /// all streams together.
-    fn mark(&self, stream: u64) -> Result<Option<Point>>;
+    /// all streams together. A device that has no such point may be waited for instead if `may_wait`; else that is
+    /// `NotPermitted`.
+    fn mark(&self, stream: u64, may_wait: bool) -> Result<Option<Point>>;
     /// A point that is passed when the caller's event is; `None`: it has been passed. The event stays the caller's.
     fn borrow_event(&self, _event: u64) -> Result<Option<Point>> {
         Err(Error::new(Code::Unsupported, "the device has no events"))

@@ -33,6 +33,6 @@ pub use pool::{DriverPool, DriverPoolStats};
 pub use registration::Registration;
 pub use seam::{Device, DeviceType, Peers};
 pub use sharing::Sharing;
-pub(crate) use streams::no_stream;
 pub use streams::{ExternalStreams, StreamCallback, StreamKind, Streams, Timing, Whose};
+pub(crate) use streams::{no_stream, would_wait};
 pub use unified::{Advice, Unified, UnifiedPlace};

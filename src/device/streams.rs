@@ -4,6 +4,12 @@
 use super::{EventId, StreamId};
 use crate::base::error::{Code, Error, Result};
 
+/// For a point in the work of streams that only a wait on the host would give.
+#[cold]
+pub(crate) fn would_wait() -> Error {
+    Error::new(Code::NotPermitted, "this takes a wait for the device")
+}
+
 /// The error of a call that names a stream which the device does not have. Whoever knows the device's name says more.
 #[cold]
 pub(crate) fn no_stream(stream: StreamId) -> Error {
@@ -141,9 +147,10 @@ pub trait ExternalStreams: Send + Sync {
     /// asked about it: the event then stands for all work of the stream's context. `NotPermitted` while the stream is
     /// being captured.
     fn record_theirs(&self, stream: StreamId, event: EventId, named: bool) -> Result<()>;
-    /// Makes the event stand for everything queued on the device so far, on all streams, known or not. May wait on the
-    /// host instead. `NotPermitted` while a known stream is being captured.
-    fn record_all(&self, event: EventId) -> Result<()>;
+    /// Makes the event stand for everything queued on the device so far, on all streams, known or not. A device that has no
+    /// such event waits on the host instead if `may_wait`. `NotPermitted` if not, and while a known stream is being
+    /// captured.
+    fn record_all(&self, event: EventId, may_wait: bool) -> Result<()>;
     /// The id of the capture that records the stream's work into a graph, if any; ids are not reused. For stream 0 also
     /// the id of a capture that forbids work on stream 0, or `u64::MAX` if that id is not known. Disturbs no capture.
     fn capture_id(&self, stream: StreamId) -> Result<Option<u64>>;

@@ -240,7 +240,7 @@ impl<H: Hook> ExternalStreams for Seam<H> {
     calls! { in_external;
         stream_owner as owner(stream: StreamId) -> Whose;
         event_record_theirs as record_theirs(stream: StreamId, event: EventId, named: bool) -> ();
-        event_record_all as record_all(event: EventId) -> ();
+        event_record_all as record_all(event: EventId, may_wait: bool) -> ();
         capture_id as capture_id(stream: StreamId) -> Option<u64>;
         any_captured as any_captured() -> bool;
     }

@@ -199,7 +199,7 @@ impl<'a> WaitingBlocks<'a> {
             }
             (h.waiting.fronts(), h.waiting.owing().unwrap_or_default())
         };
-        ground.order.settle_all(owing.iter_mut().map(|o| &mut o.1));
+        ground.order.settle_all(owing.iter_mut().map(|o| &mut o.1), false);
         if !owing.is_empty() {
             let mut h = ground.look(heap);
             for (ticket, waits) in owing {

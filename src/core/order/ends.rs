@@ -82,7 +82,7 @@ impl Order {
         let Some(stream) = known else { return };
         // If no point can be made now, one is made later: the backing knows how to make one for a stream that has
         // ended.
-        let made = self.mark(&stream, true);
+        let made = self.mark(&stream, true, true);
         // Release, with the Acquire in `mark`: a thread that makes a point there from now on sees this. A thread that
         // has begun already has left a note, for which the next line waits.
         stream.ends.store(true, Release);
@@ -117,7 +117,7 @@ impl Order {
             let_go();
             fail!(Code::UnknownStream, "stream {id:#x} is being ended by another thread");
         }
-        let made: Result<_> = self.mark(&stream, true);
+        let made: Result<_> = self.mark(&stream, true, true);
         let waited = made.is_err() && self.check_wait().and_then(|()| self.backing().sync_stream(id)).is_ok();
         let over = waited || matches!(made, Ok(None));
         let_go();
@@ -133,7 +133,7 @@ impl Order {
         if stream.ends.swap(true, AcqRel) {
             return None;
         }
-        let made = self.mark(&stream, false);
+        let made = self.mark(&stream, false, true);
         let over = matches!(made, Ok(None));
         Some(self.leave(stream, made, over))
     }

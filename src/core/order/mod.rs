@@ -140,16 +140,16 @@ impl Order {
     /// This one is for streams that the current call of the program does not name. If such a stream may have ended
     /// without notice, the device must not be asked about it, and the fence covers all streams instead.
     pub(crate) fn fence(&self, stream: &Arc<Stream>) -> Result<Option<Fence>> {
-        self.fence_of(stream, false)
+        self.fence_of(stream, false, true)
     }
 
     /// The same for a stream that the current call of the program names: the program answers for it that the stream has
     /// not ended.
     pub(crate) fn fence_of_named(&self, stream: &Arc<Stream>) -> Result<Option<Fence>> {
-        self.fence_of(stream, true)
+        self.fence_of(stream, true, true)
     }
 
-    fn fence_of(&self, stream: &Arc<Stream>, named: bool) -> Result<Option<Fence>> {
+    fn fence_of(&self, stream: &Arc<Stream>, named: bool, may_wait: bool) -> Result<Option<Fence>> {
         if let Some(end) = stream.end() {
             return Ok(Some(end).filter(|f| !f.ask()));
         }
@@ -165,7 +165,7 @@ impl Order {
         }
         let alive = named || lasts();
         let all = !alive && !stream.elsewhere;
-        let made = self.mark(stream, alive);
+        let made = self.mark(stream, alive, may_wait);
         if keeps {
             let_go();
         }
@@ -183,8 +183,8 @@ impl Order {
 
     /// Makes a point on the stream, and holds announced captures off meanwhile. `None`: everything queued there is
     /// done. Unless the stream is `alive` for certain, the device is not asked about it, and the point covers all
-    /// streams.
-    fn mark(&self, stream: &Stream, alive: bool) -> Result<Option<Point>> {
+    /// streams. `may_wait` is that of [`Backing::mark`].
+    fn mark(&self, stream: &Stream, alive: bool, may_wait: bool) -> Result<Option<Point>> {
         let point = if stream.elsewhere {
             // A thread that ends the stream sets `ends` first, and then waits for notes such as this one.
             let _asking = self.note_asking(stream.id)?;
@@ -199,7 +199,7 @@ impl Order {
             if self.backing().capturing(id) {
                 fail!(Code::Busy, "stream {:#x}, or one that may be it, is being captured", stream.id);
             }
-            let point = self.backing().mark(id)?;
+            let point = self.backing().mark(id, may_wait)?;
             // The note does not hold off captures that nobody announces. If one has begun since, the point is part of
             // it, and must not be queried.
             if id != EVERY && self.is_recorded(id) {
@@ -245,7 +245,7 @@ impl Order {
 
     fn add_fence(&self, stream: &Arc<Stream>, named: bool, waits: &mut Waits) {
         let since = self.source.next();
-        match self.fence_of(stream, named) {
+        match self.fence_of(stream, named, true) {
             Ok(None) => {}
             Ok(Some(fence)) => waits.push(fence),
             Err(_) => waits.owe(stream.clone(), since),
@@ -261,19 +261,19 @@ impl Order {
     /// memory for is owed, for which `waits` has room.
     pub(crate) fn add_all(&self, waits: &mut Waits) {
         let since = self.source.next();
-        if !self.try_add_all(waits) {
+        if !self.try_add_all(waits, true) {
             waits.owe_all(self.every.clone(), since);
         }
     }
 
     /// The same; `false`: the host has no memory for all of it.
-    fn try_add_all(&self, waits: &mut Waits) -> bool {
+    fn try_add_all(&self, waits: &mut Waits, may_wait: bool) -> bool {
         let (mut ids, mut all) = (Vec::new(), true);
         self.backing().streams(&mut |id| all &= try_push(&mut ids, id));
         for id in ids {
             let stream = self.stream_or_all(id);
             let since = self.source.next();
-            all &= match self.fence(&stream) {
+            all &= match self.fence_of(&stream, false, may_wait) {
                 Ok(None) => true,
                 Ok(Some(fence)) => waits.try_push(fence),
                 // It has ended since it was listed. Its fence is among those below.
@@ -292,9 +292,9 @@ impl Order {
     }
 
     /// Fences for everything that is queued on the device now; `None` if one would be owed.
-    fn all_fences(&self) -> Option<Waits> {
+    fn all_fences(&self, may_wait: bool) -> Option<Waits> {
         let mut all = Waits::default();
-        (self.try_add_all(&mut all) && !all.owes()).then_some(all)
+        (self.try_add_all(&mut all, may_wait) && !all.owes()).then_some(all)
     }
 
     /// Whether nothing is queued on the device for which [`add_all`](Self::add_all) would make a fence. `false` also if
@@ -325,12 +325,19 @@ impl Order {
 
     /// Makes owed fences if possible now, and queries the fences. Waits for nothing. Returns whether `waits` is over.
     pub(crate) fn settle(&self, waits: &mut Waits) -> bool {
-        self.settle_all([&mut *waits].into_iter());
+        self.settle_all([&mut *waits].into_iter(), false);
         waits.drop_passed(Fence::ask)
     }
 
-    /// Makes the owed fences of all of `several` if possible now: one fence for each stream.
-    pub(crate) fn settle_all<'w>(&self, several: impl Iterator<Item = &'w mut Waits>) {
+    /// The same, but makes owed fences by waits on the host too.
+    pub(crate) fn settle_by_waits(&self, waits: &mut Waits) -> bool {
+        self.settle_all([&mut *waits].into_iter(), true);
+        waits.drop_passed(Fence::ask)
+    }
+
+    /// Makes the owed fences of all of `several` if that is possible now, and without a wait unless `may_wait`: one fence for
+    /// each stream.
+    pub(crate) fn settle_all<'w>(&self, several: impl Iterator<Item = &'w mut Waits>, may_wait: bool) {
         let mut made: Vec<(u64, Option<Option<Fence>>)> = Vec::new(); // by serial number of the stream; the inner `None`: nothing is queued
         let mut all: Option<Option<Waits>> = None; // what all streams together have now; the inner `None`: it cannot be listed
         for waits in several {
@@ -342,7 +349,7 @@ impl Order {
                     return false;
                 }
                 if owed.left {
-                    let all = all.get_or_insert_with(|| self.all_fences());
+                    let all = all.get_or_insert_with(|| self.all_fences(may_wait));
                     return !all.as_ref().is_some_and(|all| waits.try_append(all));
                 }
                 let serial = owed.stream.serial;
@@ -350,7 +357,7 @@ impl Order {
                     Some(at) => at,
                     None if made.try_reserve(1).is_err() => return true,
                     None => {
-                        made.push((serial, self.fence(&owed.stream).ok()));
+                        made.push((serial, self.fence_of(&owed.stream, false, may_wait).ok()));
                         made.len() - 1
                     }
                 };

@@ -30,6 +30,8 @@ struct World {
     during: Option<(&'static str, Hook)>,
     /// What is refused is a stream that the device does not know.
     unknown: bool,
+    /// Marks are made by waits, as of a driver that has no event for all streams.
+    marks_wait: bool,
 }
 
 #[derive(Default)]
@@ -97,7 +99,10 @@ impl Points for Fake {
 impl Backing for Fake {
     gives_all!();
 
-    fn mark(&self, stream: u64) -> Result<Option<Point>> {
+    fn mark(&self, stream: u64, may_wait: bool) -> Result<Option<Point>> {
+        if !may_wait && self.0.lock().unwrap().marks_wait {
+            return Err(Error::new(Code::NotPermitted, "only by a wait"));
+        }
         self.call("mark", stream)?;
         Ok(Some(self.point()))
     }
@@ -314,6 +319,20 @@ fn each_of_several_fences_is_waited_for() {
     fake.0.lock().unwrap().in_callback = true;
     assert_eq!(order.sync_waits(&mut waits).unwrap_err().code(), Code::NotPermitted);
     assert!(!waits.is_over());
+}
+
+#[test]
+fn an_owed_fence_is_not_made_by_a_wait() {
+    let (fake, order) = new();
+    let mut waits = Waits::default();
+    fake.refuse(&["mark"]); // as in a callback
+    order.add_all(&mut waits);
+    fake.refuse(&[]);
+    fake.0.lock().unwrap().marks_wait = true;
+    assert!(!order.settle(&mut waits) && waits.owes(), "this looks, and waits for nothing");
+    let before = fake.count("device");
+    order.sync_waits(&mut waits).unwrap();
+    assert!(waits.is_over() && fake.count("device") == before + 1);
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl Bench {
             known.truncate(told.len());
             assert_eq!(told, known, "{} B at {:#x}", b.bytes, b.offset);
         }
-        let point = self.pond.ground().backing.mark(9).unwrap().unwrap();
+        let point = self.pond.ground().backing.mark(9, true).unwrap().unwrap();
         self.pond.exports().add(b.offset, point).unwrap();
     }
 

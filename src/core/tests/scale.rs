@@ -22,7 +22,7 @@ impl Points for Generous {
 impl Backing for Generous {
     gives_all!();
 
-    fn mark(&self, _: u64) -> Result<Option<Point>> {
+    fn mark(&self, _: u64, _: bool) -> Result<Option<Point>> {
         Ok(None)
     }
     fn sync_stream(&self, _: u64) -> Result<()> {

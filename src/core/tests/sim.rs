@@ -355,7 +355,7 @@ impl Backing for Sim {
         w.taken -= bytes;
         Ok(())
     }
-    fn mark(&self, stream: u64) -> Result<Option<Point>> {
+    fn mark(&self, stream: u64, _: bool) -> Result<Option<Point>> {
         self.fails("mark")?;
         self.amid("mark");
         let mut w = self.world();

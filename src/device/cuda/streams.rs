@@ -4,7 +4,9 @@ use super::callbacks;
 use super::card::Card;
 use super::handles::{LEGACY, PER_THREAD};
 use crate::base::error::{Code, Error, Result};
-use crate::device::{EventId, ExternalStreams, StreamCallback, StreamId, StreamKind, Streams, Timing, Whose};
+use crate::device::{
+    EventId, ExternalStreams, StreamCallback, StreamId, StreamKind, Streams, Timing, Whose, would_wait,
+};
 
 impl Streams for Card {
     fn create(&self) -> Result<StreamId> {
@@ -153,11 +155,14 @@ impl ExternalStreams for Card {
         self.handles.record_theirs(stream, event, self.primary.context, named)
     }
 
-    fn record_all(&self, event: EventId) -> Result<()> {
+    fn record_all(&self, event: EventId, may_wait: bool) -> Result<()> {
         let _in = self.enter()?;
         self.not_captured()?;
         if self.driver().records_contexts() {
             return self.driver().context_record(self.primary.context, event);
+        }
+        if !may_wait {
+            return Err(would_wait());
         }
         // The event may hold an older record; waiting for the context covers that too.
         self.rest()

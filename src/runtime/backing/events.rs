@@ -11,7 +11,7 @@ use crate::base::boxed::try_push;
 use crate::base::error::{Code, Result, no_host_memory};
 use crate::base::sync::system::lock;
 use crate::core::{EVERY, Order, Point, Points as CorePoints, Waits};
-use crate::device::{Device, EventId, StreamId};
+use crate::device::{Device, EventId, StreamId, would_wait};
 use crate::fail;
 use crate::runtime::entry::reentry;
 use std::sync::atomic::Ordering::Relaxed;
@@ -78,16 +78,23 @@ impl DeviceBacking {
         try_push(&mut lock(&self.spare), event); // there is room, but where the device has ended, and its events with it
     }
 
-    /// An event of ours, recorded after everything that is queued on `stream`; `None`: all of that is done.
-    pub(super) fn record(&self, device: &dyn Device, stream: StreamId) -> Result<Option<EventId>> {
+    /// An event of ours, recorded after everything that is queued on `stream`; `None`: all of that is done. `NotPermitted`
+    /// if that takes a wait, unless `may_wait`.
+    pub(super) fn record(
+        &self,
+        device: &dyn Device,
+        stream: StreamId,
+        may_wait: bool,
+    ) -> Result<Option<EventId>> {
+        let check_wait = || if may_wait { reentry::may_block() } else { Err(would_wait()) };
         if device.streams().recording_waits() {
-            reentry::may_block()?;
+            check_wait()?;
         }
         let event = match self.event(device) {
             Ok(e) => e,
             Err(e) if e.code() == Code::Unsupported => {
                 // Without events the stream is waited for.
-                reentry::may_block()?;
+                check_wait()?;
                 let wait = || match stream {
                     EVERY => device.synchronize(),
                     s => device.streams().synchronize(s),
@@ -97,12 +104,12 @@ impl DeviceBacking {
             Err(e) => return Err(e),
         };
         let recorded = self.calls.of_events(|| match stream {
-            EVERY => external(device).and_then(|e| e.record_all(event)),
+            EVERY => external(device).and_then(|e| e.record_all(event, may_wait)),
             s => match device.streams().event_record(s, event) {
                 // The stream was the device's own before, so its creator has destroyed it without notice (or it does
                 // not accept our events). Its work may still run, and nothing else can tell.
                 Err(e) if matches!(e.code(), Code::UnknownStream | Code::UnknownEvent) => {
-                    device.external_streams().map_or(Err(e), |x| x.record_all(event))
+                    device.external_streams().map_or(Err(e), |x| x.record_all(event, may_wait))
                 }
                 other => other,
             },

@@ -151,10 +151,10 @@ impl Backing for DeviceBacking {
         })
     }
 
-    fn mark(&self, stream: u64) -> Result<Option<Point>> {
+    fn mark(&self, stream: u64, may_wait: bool) -> Result<Option<Point>> {
         let c = self.call()?;
         self.bury(c.device);
-        self.record(c.device, stream)?.map(|e| self.point_at(e)).transpose()
+        self.record(c.device, stream, may_wait)?.map(|e| self.point_at(e)).transpose()
     }
 
     fn mark_elsewhere(&self, stream: u64, named: bool) -> Result<Option<Point>> {

@@ -129,10 +129,11 @@ impl HostMemory<'_> {
         self.wait_in_turn(false) || count().2 != before
     }
 
-    /// Whether what a block waits for on a device is over; with `wait`, waits for it on the host.
+    /// Whether what a block waits for on a device is over; with `wait`, waits for it on the host. A fence that only a wait
+    /// can make is made all the same: a program whose callbacks free pinned memory would take more and more of it.
     pub(super) fn is_over(&self, device: u32, waits: &mut Waits, wait: bool) -> bool {
         let Some(device) = by_id(device) else { return true };
         let order = device.memory().order();
-        order.settle(waits) || wait && order.sync_waits(waits).is_ok()
+        order.settle_by_waits(waits) || wait && order.sync_waits(waits).is_ok()
     }
 }
