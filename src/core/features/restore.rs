@@ -22,6 +22,7 @@ use super::exports::ExportCalls;
 use super::pool_heaps::PoolHeaps;
 use super::rebuild::{Move, Rebuild, Slots};
 use crate::base::error::{Code, Error, Result, no_host_memory};
+use crate::base::sync::give_way;
 use crate::fail;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -115,7 +116,10 @@ impl<'a> Restore<'a> {
             }
             ReleasedPools::of(ground).wait_for_replays(self.want.pool)?;
             self.wait_until_reusable()?;
-            let Some(done) = self.attempt(&mut ready, &place, &notify)? else { continue };
+            let Some(done) = self.attempt(&mut ready, &place, &notify)? else {
+                give_way();
+                continue;
+            };
             WaitingBlocks::of(ground).poll_all(); // gives back the segments of freed blocks
             return Ok(done);
         }
@@ -150,8 +154,8 @@ impl<'a> Restore<'a> {
         ground.pools().live(pool)?.check_awake()?;
         self.check_streams(&g)?;
         let mut heaps = PoolHeaps::lock(ground, pool);
-        if heaps.values().any(|h| !h.waiting.is_empty()) {
-            return Ok(None); // freed since the check above
+        if heaps.values().any(|h| !h.waiting.is_empty() || h.in_hand > 0) {
+            return Ok(None); // freed since the check above, or about to be allocated
         }
         let change = self.find_change(&g, &heaps)?;
         let missing = self.find_missing(&heaps, &change, ready)?;

@@ -7,7 +7,7 @@
 
 use super::super::blocks::Blocks;
 use super::super::desc::{kind, use_of};
-use super::super::ground::{Ground, Growing};
+use super::super::ground::{Ground, Growing, gaps};
 use super::super::heap::Space;
 use super::super::shape::Tier;
 use super::super::state::growth::ties::Piece;
@@ -240,35 +240,5 @@ impl Growing<'_> {
         let segment = self.segments.of(piece.touched().first).map(|s| s.part)?;
         let first = segment.touched().first;
         if segment == piece { Some(Shared { first, beyond: false }) } else { shared_at(shared, first) }
-    }
-}
-
-/// Places at which no lock is held: a test does there what other threads may do.
-pub(crate) mod gaps {
-    #[cfg(test)]
-    std::thread_local! {
-        static ACT: std::cell::RefCell<Option<Box<dyn FnMut()>>> = const { std::cell::RefCell::new(None) };
-    }
-
-    /// One of them.
-    pub(super) fn here() {
-        #[cfg(test)]
-        {
-            // Taken out, so that it may read itself.
-            let act = ACT.take();
-            if let Some(mut act) = act {
-                act();
-                ACT.set(Some(act));
-            }
-        }
-    }
-
-    /// Calls `act` at each of them while `body` runs.
-    #[cfg(test)]
-    pub(crate) fn at_each<R>(act: impl FnMut() + 'static, body: impl FnOnce() -> R) -> R {
-        ACT.set(Some(Box::new(act)));
-        let result = body();
-        ACT.set(None);
-        result
     }
 }

@@ -38,6 +38,7 @@ use std::sync::Arc;
 mod check;
 mod config;
 mod counts;
+pub(crate) mod gaps;
 mod growing;
 mod heap_table;
 mod heaps;

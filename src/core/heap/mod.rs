@@ -146,6 +146,8 @@ pub(crate) struct HeapState {
     pub granules: u64,
     /// Requests that are continuing without the lock: they may hold memory of the heap, or bring some.
     pub requests: u32,
+    /// Of these, those whose blocks are cut out and not live yet, though no transit says so.
+    pub in_hand: u32,
     /// Its blocks are not scattered.
     pub contiguous: bool,
     /// Whether much of the free memory lies in partly used granules, when last checked.
@@ -202,6 +204,7 @@ impl HeapState {
             pieces: 0,
             granules: 0,
             requests: 0,
+            in_hand: 0,
             contiguous: false,
             ragged: false,
             empty: [false; 2],

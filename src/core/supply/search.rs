@@ -5,7 +5,7 @@
 
 use super::super::blocks::{Blocks, WaitingBlocks, give_up_whole};
 use super::super::desc::{ALIAS, Id};
-use super::super::ground::Ground;
+use super::super::ground::{Ground, gaps};
 use super::super::heap::{LockedHeap, Runs, Scratch, Source, Unscattered};
 use super::super::state::growth::transits::Parts;
 use super::super::types::{PoolId, UNORDERED};
@@ -402,10 +402,18 @@ impl<'a> Search<'a> {
     /// Maps the pieces in the scratch space, which were just taken out of the locked heap, as the requested block;
     /// returns its offset. On failure the heap has them again. `counts`: a new mapping counts for this size of block, and else
     /// among those that only spare memory.
-    fn map_scattered(&mut self, h: LockedHeap<'_>, first: Id, counts: bool) -> Result<u64> {
+    fn map_scattered(&mut self, mut h: LockedHeap<'_>, first: Id, counts: bool) -> Result<u64> {
         let (ground, req) = (self.ground, self.req);
         let ranges = Ranges::of(ground);
+        // Who needs the pool to stand still sees that these pieces are neither free nor a block's.
+        h.in_hand += 1;
         drop(h);
+        let put_down = || {
+            let mut h = ground.lock(req.heap);
+            h.in_hand = h.in_hand.saturating_sub(1); // 0 if the device has ended
+            h
+        };
+        gaps::here();
         let known = ground.aliases().take(&self.scratch.pieces);
         let range = match known {
             Some(range) => Ok(range),
@@ -414,7 +422,7 @@ impl<'a> Search<'a> {
                 // mapped.
                 let mut g = ground.growing();
                 if let Err(e) = self.check_awake() {
-                    ground.lock(req.heap).unscatter(first);
+                    put_down().unscatter(first);
                     return Err(e);
                 }
                 let transit = g.begin_transit(Parts::Of(req.heap.pool(), req.heap.pool()));
@@ -424,15 +432,15 @@ impl<'a> Search<'a> {
                 match &new {
                     Ok(_) if counts => g.note_mapped_anew(req.size.units),
                     Ok(_) => g.note_spared(),
-                    Err(_) => ground.lock(req.heap).unscatter(first),
+                    Err(_) => put_down().unscatter(first),
                 }
                 transit.end(&mut g);
                 new
             }
         }?;
         ranges.make_block(req.heap, range, req.size.units, first);
-        let h = ground.lock(req.heap);
-        Ok(self.serving.finish(h, range.id, ALIAS))
+        gaps::here();
+        Ok(self.serving.finish(put_down(), range.id, ALIAS))
     }
 }
 

@@ -3,9 +3,12 @@
 //! sleep, and now and then a call fails. The program has promised that nobody does; no memory may have two owners all the
 //! same, or an owner too early, and a restore that fails has changed nothing.
 
+use super::super::ground::gaps;
 use super::super::state::checkpoints::CheckpointId;
 use super::random::Random;
 use super::*;
+use std::cell::Cell;
+use std::rc::Rc;
 
 const ALL: u64 = 64 << 20;
 
@@ -364,4 +367,32 @@ fn a_restore_meets_another_thread_in_each_call() {
         }
     }
     assert!(all > part_of(40), "{all}");
+}
+
+#[test]
+fn a_restore_meets_a_request_with_memory_in_hand() {
+    let config = config(true, 6 * G);
+    let world = Arc::new(Mutex::new(World { capacity: 6 * G, ..World::default() }));
+    let pond: &'static Pond = Box::leak(Box::new(Pond::new(config, Arc::new(Sim(world.clone()))).unwrap()));
+    world.lock().unwrap().real = pond.ground().memory_granules();
+    let pool = pond.pool_create(0, false).unwrap();
+    let all: Vec<u64> = (0..6).map(|_| pond.alloc(pool, 1, G).unwrap()).collect();
+    let kept = pond.checkpoints().make(pool).unwrap();
+    all.iter().step_by(2).for_each(|&at| pond.free(at, None, None).unwrap());
+    let restore = move || pond.checkpoints().restore(pool, kept, |at| at, |_| ());
+    let met = Rc::new(Cell::new(0));
+    let act = {
+        let met = met.clone();
+        move || {
+            met.set(met.get() + 1);
+            assert_eq!(restore().unwrap_err().code(), Code::Busy);
+        }
+    };
+    let at = gaps::at_each(act, || pond.alloc(pool, 1, 3 * G).unwrap());
+    assert_eq!(met.get(), 2, "before the pieces are mapped together, and after it");
+    pond.ground().check();
+    assert_eq!(pond.block(at).unwrap().requested, 3 * G);
+    let done = restore().unwrap();
+    assert_eq!((done.freed().len(), done.live.len()), (1, 3));
+    pond.ground().check();
 }

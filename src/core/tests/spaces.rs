@@ -1,6 +1,6 @@
 //! Reading how free memory lies holds up nobody: between its steps others may do what they like.
 
-use super::super::features::spaces::gaps;
+use super::super::ground::gaps;
 use super::*;
 use std::cell::Cell;
 use std::rc::Rc;
