@@ -38,6 +38,7 @@ mod refits;
 mod resize;
 mod restores_meet;
 mod scale;
+mod scarce;
 mod scattered;
 mod segments;
 mod segments_faults;
@@ -102,6 +103,7 @@ pub(super) struct Bench {
     contiguous: Vec<PoolId>,
     requested: u64,
     peak: u64,
+    limits: BTreeMap<Option<PoolId>, (u64, u64)>, // [B] the limit, and what may be reserved
     refitted: usize, // blocks that lay in a range with other ends than the block had for which it was mapped
 }
 
@@ -138,6 +140,7 @@ impl Bench {
             contiguous: vec![],
             requested: 0,
             peak: 0,
+            limits: BTreeMap::new(),
             refitted: 0,
         }
     }
@@ -368,6 +371,8 @@ enum Op {
     Sleep { save: bool },
     Wake,
     EmptyCache,
+    Limit { pool: Option<usize>, granules: u64 },
+    Lose { granules: u64 },
     EndStream { stream: u64 },
     FailAlias(bool),
     Tune(Tuning),
@@ -513,6 +518,14 @@ fn run_on(mut b: Bench, contiguous: [bool; 2], ops: Vec<Op>) -> usize {
             }
             Op::EndStream { stream } if stream == 0 && graphs.any_recording() => {} // it never ends anyway
             Op::EndStream { stream } => b.end_stream(stream),
+            Op::Limit { pool, granules } => {
+                held = true;
+                b.limit(pool.map(|n| pools[n]), granules * G);
+            }
+            Op::Lose { granules: lost } => {
+                held = true;
+                b.world.lock().unwrap().capacity = (granules - lost.min(granules)) * G;
+            }
             Op::FailAlias(f) => b.world.lock().unwrap().fail_alias = f,
             Op::Tune(t) => {
                 b.pond.tune(t);
@@ -526,6 +539,7 @@ fn run_on(mut b: Bench, contiguous: [bool; 2], ops: Vec<Op>) -> usize {
         let s = b.pond.stats(None).unwrap();
         assert_eq!((s.requested.current, s.requested.peak), (b.requested, b.peak));
         assert_eq!(s.reserved.current, b.world.lock().unwrap().taken);
+        b.check_limits();
         let sum: u64 = pools.iter().map(|&p| b.pond.stats(Some(p)).unwrap().allocated.current).sum();
         assert_eq!(sum, s.allocated.current);
         let sizes: u64 = b.live.iter().map(|x| b.pond.block(x.offset).unwrap().size).sum();
@@ -537,7 +551,11 @@ fn run_on(mut b: Bench, contiguous: [bool; 2], ops: Vec<Op>) -> usize {
         }
     }
     assert!(b.live.iter().all(|x| b.pond.block(x.offset).unwrap().pool == x.pool));
-    b.world.lock().unwrap().fail_alias = false;
+    {
+        let mut w = b.world.lock().unwrap();
+        (w.fail_alias, w.capacity) = (false, granules * G);
+    }
+    b.lift_limits();
     graphs.finish(&mut b);
     b.wake(second);
     if b.pond.sleep().is_on(second) {

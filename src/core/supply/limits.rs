@@ -1,6 +1,7 @@
 //! How much more memory the device and its limits allow, and the library's own words for why there is no more.
 
 use super::super::ground::Growing;
+use super::super::state::growth::account::Taken;
 use super::super::types::{COMMONS, PoolId};
 use crate::base::error::{Code, Error, Fixed, Result};
 
@@ -47,6 +48,8 @@ pub(super) fn is_table(e: &Error) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowed {
     pub bytes: u64,
+    /// [B] what counts towards that limit now: of the device, or of the pool.
+    pub taken: u64,
     /// Why not more.
     pub why: &'static str,
 }
@@ -66,17 +69,18 @@ impl Growing<'_> {
     pub(crate) fn allowed(&self, pool: u32) -> Allowed {
         let ground = self.ground;
         let limit = ground.limit();
-        let taken = self.account.taken(pool).device;
-        let mut allowed = Allowed { bytes: ground.config.max_alloc.saturating_sub(taken), why: NO_MORE };
+        let Taken { device: taken, pool: own } = self.account.taken(pool);
+        let mut allowed =
+            Allowed { bytes: ground.config.max_alloc.saturating_sub(taken), taken, why: NO_MORE };
         if limit > 0 {
             let bytes = limit.saturating_sub(taken);
             if bytes < allowed.bytes {
-                allowed = Allowed { bytes, why: DEVICE_LIMIT };
+                allowed = Allowed { bytes, taken, why: DEVICE_LIMIT };
             }
         }
         let bytes = self.pool_room(pool);
         if bytes < allowed.bytes {
-            allowed = Allowed { bytes, why: POOL_LIMIT };
+            allowed = Allowed { bytes, taken: own, why: POOL_LIMIT };
         }
         allowed
     }

@@ -5,7 +5,8 @@ use super::super::ground::Ground;
 use super::super::heap::{Heap, LockedHeap, Runs, WORTH_MAPPING};
 use super::super::units::LARGE_SHIFT;
 
-/// Memory is scarce when less than 1 / this of what is reserved may still be taken.
+/// Memory is scarce when less than 1 / this of what is reserved may still be taken: by the pool, where its own limit ends that,
+/// else by the device. A pool is a part of the device, and its last 1/64 a smaller one of it.
 const SCARCE_PART: u64 = 3;
 
 /// The same for a program that has needed so many mappings only to spare memory while none was missing: it has what it needs.
@@ -33,13 +34,12 @@ impl Scarcity {
 
     /// Updates whether memory is scarce and the heap of a request ragged.
     pub(super) fn note(ground: &Ground, heap: &'static Heap) -> Scarcity {
-        let (room, reserved, spared) = {
+        let (allowed, reserved, spared) = {
             let g = ground.growing();
-            (g.allowed(heap.pool()).bytes, g.account.reserved(), g.times_spared())
+            (g.allowed(heap.pool()), g.account.reserved(), g.times_spared())
         };
-        let little =
-            if spared < SPARED_ENOUGH { reserved / SCARCE_PART } else { reserved / SCARCE_PART_WARM };
-        let scarce = ground.config.mapping && room < little;
+        let part = if spared < SPARED_ENOUGH { SCARCE_PART } else { SCARCE_PART_WARM };
+        let scarce = ground.config.mapping && allowed.bytes < allowed.taken / part;
         // Heaps take whole granules from each other: if there are several, blocks are scattered over parts of granules
         // more sparingly.
         let part = if ground.heaps().count() > 1 { RAGGED_PART / 2 } else { RAGGED_PART };
@@ -47,7 +47,7 @@ impl Scarcity {
         ground.hints.set_most_ragged(most);
         let mut h = ground.lock(heap);
         h.note_ragged(most);
-        let runs = if room < reserved { Runs::SmallestFirst } else { Runs::Few };
+        let runs = if allowed.bytes < reserved { Runs::SmallestFirst } else { Runs::Few };
         Scarcity { spares: h.ragged, runs }
     }
 }

@@ -78,7 +78,7 @@ fn with_holes(r: &mut Random) -> Bench {
     b
 }
 
-fn pick<T: Copy>(r: &mut Random, from: &[T]) -> T {
+pub(super) fn pick<T: Copy>(r: &mut Random, from: &[T]) -> T {
     from[r.below(from.len() as u64) as usize]
 }
 

@@ -17,6 +17,8 @@ pub(super) struct World {
     pub(super) segments: BTreeMap<u64, u64>, // offset -> bytes
     pub(super) taken: u64,
     pub(super) capacity: u64,
+    /// [B] the limit that the library was told; 0: none.
+    pub(super) limit: u64,
     pub(super) streams: BTreeMap<u64, Stream>,
     pub(super) marks: HashMap<Point, (u64, u64, Waits)>, // stream, queued, what that work waits for
     pub(super) events: HashMap<u64, (u64, u64, Waits)>,  // the caller's
@@ -240,6 +242,7 @@ impl Backing for Sim {
             return Err(Error::new(Code::OutOfMemory, "simulated device is full"));
         }
         w.taken += u64::from(count) * G;
+        assert!(w.limit == 0 || w.taken <= w.limit, "{} B are taken, which are more than the limit", w.taken);
         for g in first..first + count {
             assert!(g < w.real && w.created.insert(g), "granule {g} made twice");
             w.content.remove(&g);
