@@ -32,7 +32,7 @@ impl<'a> CheckpointCalls<'a> {
         let g = self.ground.growing();
         self.ground.pools().live(pool)?;
         let heaps = PoolHeaps::lock(self.ground, pool);
-        let blocks = heaps.live_blocks(&g);
+        let (blocks, _) = heaps.live_blocks(&g);
         let stream = |b: &Block| {
             let s = heaps.get(&b.heap)?.stream.as_ref();
             let recorded = |s: &Arc<Stream>| RecordedStream { serial: s.serial, id: s.id };

@@ -48,13 +48,16 @@ impl<'a> PoolHeaps<'a> {
         PoolHeaps { heaps: all.into_iter().map(locked).collect(), _ledger: ledger }
     }
 
-    /// The live blocks of the pool.
-    pub(super) fn live_blocks(&self, g: &Growing<'_>) -> Vec<Block> {
+    /// The live blocks of the pool, and whether there are others that a thread has claimed for its free, and that are on no
+    /// list yet, or have come to one since the heaps were locked.
+    pub(super) fn live_blocks(&self, g: &Growing<'_>) -> (Vec<Block>, bool) {
         let maps = &g.ground.maps;
-        let mut blocks = Vec::new();
+        let (mut blocks, mut claimed) = (Vec::new(), false);
         let mut note = |id: Id, heap: u32, pieces: &[Extent]| {
             let d = maps.desc(id);
-            if d.kind() == kind::LIVE {
+            let kind = d.kind();
+            claimed |= kind == kind::REMOTE;
+            if kind == kind::LIVE {
                 blocks.push(Block {
                     offset: maps.offset(id),
                     heap,
@@ -69,6 +72,6 @@ impl<'a> PoolHeaps<'a> {
             }
         };
         g.each_block(|heap| self.heaps.get(&heap), |id, heap, pieces| note(id, heap, pieces));
-        blocks
+        (blocks, claimed)
     }
 }

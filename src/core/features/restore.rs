@@ -157,7 +157,11 @@ impl<'a> Restore<'a> {
         if heaps.values().any(|h| !h.waiting.is_empty() || h.in_hand > 0) {
             return Ok(None); // freed since the check above, or about to be allocated
         }
-        let change = self.find_change(&g, &heaps)?;
+        let (live, claimed) = heaps.live_blocks(&g);
+        if claimed {
+            return Ok(None); // another thread is freeing a block, whose memory is not free yet
+        }
+        let change = self.find_change(&g, live)?;
         let missing = self.find_missing(&heaps, &change, ready)?;
         if !missing.is_empty() {
             drop(heaps);
@@ -221,11 +225,11 @@ impl<'a> Restore<'a> {
     }
 
     /// Finds what must change. Fails if that is impossible.
-    fn find_change(self, g: &Growing<'_>, heaps: &PoolHeaps<'_>) -> Result<Change<'a>> {
+    fn find_change(self, g: &Growing<'_>, live: Vec<Block>) -> Result<Change<'a>> {
         let (ground, want) = (self.ground, self.want);
         let at: HashMap<u64, &Block> = want.blocks.iter().map(|b| (b.offset, b)).collect();
         let (kept, gone): (Vec<Block>, Vec<Block>) =
-            heaps.live_blocks(g).into_iter().partition(|b| at.get(&b.offset).is_some_and(|w| w.is(b)));
+            live.into_iter().partition(|b| at.get(&b.offset).is_some_and(|w| w.is(b)));
         let keep: BTreeSet<u64> = kept.iter().map(|b| b.offset).collect();
         let was = |b: &Block| at.get(&b.offset).copied().filter(|w| w.tag != b.tag);
         let retag = kept.iter().filter_map(was).collect();

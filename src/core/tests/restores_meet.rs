@@ -396,3 +396,24 @@ fn a_restore_meets_a_request_with_memory_in_hand() {
     assert_eq!((done.freed().len(), done.live.len()), (1, 3));
     pond.ground().check();
 }
+
+#[test]
+fn a_restore_meets_a_block_that_is_just_being_freed() {
+    for mapping in [true, false] {
+        let b = Bench::new(config(mapping, 64 << 20));
+        let pool = b.pond.pool_create(0, false).unwrap();
+        let all = [300, 3 * G].map(|bytes| b.pond.alloc(pool, 1, bytes).unwrap());
+        let kept = b.pond.checkpoints().make(pool).unwrap();
+        let restore = || b.pond.checkpoints().restore(pool, kept, |at| at, |_| ());
+        for at in all {
+            let block = b.pond.ground().maps.find(at).unwrap().desc;
+            // Another thread has the right to free it, and no more yet.
+            assert!(block.claim_remote());
+            assert_eq!(restore().unwrap_err().code(), Code::Busy);
+            block.unclaim_remote();
+            assert!(restore().unwrap().live.is_empty());
+            b.pond.ground().check();
+        }
+        all.into_iter().for_each(|at| b.pond.free(at, None, None).unwrap());
+    }
+}
