@@ -185,7 +185,7 @@ impl Points for Giver {
 impl Backing for Giver {
     gives_all!();
 
-    fn mark(&self, stream: u64) -> Result<Option<Point>> {
+    fn mark(&self, stream: u64, _: bool) -> Result<Option<Point>> {
         if stream != BUSY || self.over.load(SeqCst) {
             return Ok(None);
         }
