@@ -4,7 +4,7 @@
 use super::{EventId, StreamId};
 use crate::base::error::{Code, Error, Result};
 
-/// For a point in the work of streams that only a wait on the host would give.
+/// The error where a point in the work of streams can only be made by a wait on the host, and the caller must not wait.
 #[cold]
 pub(crate) fn would_wait() -> Error {
     Error::new(Code::NotPermitted, "this takes a wait for the device")

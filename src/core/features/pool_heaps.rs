@@ -48,8 +48,8 @@ impl<'a> PoolHeaps<'a> {
         PoolHeaps { heaps: all.into_iter().map(locked).collect(), _ledger: ledger }
     }
 
-    /// The live blocks of the pool, and whether there are others that a thread has claimed for its free, and that are on no
-    /// list yet, or have come to one since the heaps were locked.
+    /// The live blocks of the pool, and whether another thread has claimed a block to free it and has not put it on a list yet,
+    /// or has done so since the heaps were locked.
     pub(super) fn live_blocks(&self, g: &Growing<'_>) -> (Vec<Block>, bool) {
         let maps = &g.ground.maps;
         let (mut blocks, mut claimed) = (Vec::new(), false);

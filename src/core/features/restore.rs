@@ -116,10 +116,7 @@ impl<'a> Restore<'a> {
             }
             ReleasedPools::of(ground).wait_for_replays(self.want.pool)?;
             self.wait_until_reusable()?;
-            let Some(done) = self.attempt(&mut ready, &place, &notify)? else {
-                give_way();
-                continue;
-            };
+            let Some(done) = self.attempt(&mut ready, &place, &notify)? else { continue };
             WaitingBlocks::of(ground).poll_all(); // gives back the segments of freed blocks
             return Ok(done);
         }
@@ -154,12 +151,13 @@ impl<'a> Restore<'a> {
         ground.pools().live(pool)?.check_awake()?;
         self.check_streams(&g)?;
         let mut heaps = PoolHeaps::lock(ground, pool);
-        if heaps.values().any(|h| !h.waiting.is_empty() || h.in_hand > 0) {
-            return Ok(None); // freed since the check above, or about to be allocated
-        }
         let (live, claimed) = heaps.live_blocks(&g);
-        if claimed {
-            return Ok(None); // another thread is freeing a block, whose memory is not free yet
+        // Another thread has freed a block since the check above, is freeing one, or is about to get one.
+        if claimed || heaps.values().any(|h| !h.waiting.is_empty() || h.in_hand > 0) {
+            drop(heaps);
+            drop(g);
+            give_way();
+            return Ok(None);
         }
         let change = self.find_change(&g, live)?;
         let missing = self.find_missing(&heaps, &change, ready)?;

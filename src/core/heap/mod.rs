@@ -146,7 +146,7 @@ pub(crate) struct HeapState {
     pub granules: u64,
     /// Requests that are continuing without the lock: they may hold memory of the heap, or bring some.
     pub requests: u32,
-    /// Of these, those whose blocks are cut out and not live yet, though no transit says so.
+    /// Those of them that have taken pieces out of the heap for a block that is not live yet.
     pub in_hand: u32,
     /// Its blocks are not scattered.
     pub contiguous: bool,

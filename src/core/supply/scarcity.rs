@@ -5,8 +5,8 @@ use super::super::ground::Ground;
 use super::super::heap::{Heap, LockedHeap, Runs, WORTH_MAPPING};
 use super::super::units::LARGE_SHIFT;
 
-/// Memory is scarce when less than 1 / this of what is reserved may still be taken: by the pool, where its own limit ends that,
-/// else by the device. A pool is a part of the device, and its last 1/64 a smaller one of it.
+/// Memory is scarce when less than 1 / this of what is reserved may still be taken. Both are the pool's where its own limit is the
+/// nearest, else the device's: 1/64 of a device can be most of a small pool.
 const SCARCE_PART: u64 = 3;
 
 /// The same for a program that has needed so many mappings only to spare memory while none was missing: it has what it needs.

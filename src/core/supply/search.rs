@@ -405,7 +405,7 @@ impl<'a> Search<'a> {
     fn map_scattered(&mut self, mut h: LockedHeap<'_>, first: Id, counts: bool) -> Result<u64> {
         let (ground, req) = (self.ground, self.req);
         let ranges = Ranges::of(ground);
-        // Who needs the pool to stand still sees that these pieces are neither free nor a block's.
+        // Tells a restore that these pieces are neither free nor part of a block yet.
         h.in_hand += 1;
         drop(h);
         let put_down = || {
