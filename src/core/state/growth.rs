@@ -8,6 +8,7 @@
 use super::super::desc::Reserved;
 use super::super::tied::Tied;
 use super::super::units::{Extent, GranuleRun};
+use crate::base::ordered::Map;
 use account::Account;
 use room::Room;
 use segments::{Segment, Segments};
@@ -35,8 +36,9 @@ pub(crate) struct Growth {
     pub transits: Transits,
     /// By units of the block: how often granules had to be newly mapped together for it.
     mapped_anew: HashMap<u32, MappedAnew>,
-    times_grown: u32,  // for want of memory
-    times_spared: u32, // since memory was missing last
+    times_grown: u32, // for want of memory
+    /// By pool, since memory was missing last.
+    spared: Map<u32, u64>,
 }
 
 /// How often granules had to be newly mapped together for blocks of one size.
@@ -60,17 +62,22 @@ impl Growth {
     /// Notes that memory was missing, which the device gave or refused.
     pub(crate) fn note_missing(&mut self, given: bool) {
         self.times_grown = self.times_grown.wrapping_add(given.into());
-        self.times_spared = 0;
+        self.spared.clear();
     }
 
-    /// Notes a new mapping for a block that fitted somewhere, but would have broken a granule there.
-    pub(crate) fn note_spared(&mut self) {
-        self.times_spared = self.times_spared.saturating_add(1);
+    /// Notes that memory was missing to a pool that its own limit refuses. To others it is not.
+    pub(crate) fn note_limited(&mut self, pool: u32) {
+        self.spared.remove(&pool);
     }
 
-    /// The number of such mappings since memory was missing last.
-    pub(crate) fn times_spared(&self) -> u32 {
-        self.times_spared
+    /// Notes a new mapping for a block that fitted somewhere in the pool, but would have broken a granule there.
+    pub(crate) fn note_spared(&mut self, pool: u32) {
+        *self.spared.entry(pool).or_default() += 1;
+    }
+
+    /// The number of such mappings of a pool since memory was missing last.
+    pub(crate) fn times_spared(&self, pool: u32) -> u64 {
+        self.spared.get(&pool).copied().unwrap_or_default()
     }
 
     /// Notes a new mapping for a block of `units`.
@@ -100,6 +107,7 @@ impl Growth {
         let (segments, oversize) = self.segments.leave_pool(pool);
         self.account.forget_pool(pool, segments, oversize);
         self.stock.forget_pool(pool);
+        self.spared.remove(&pool);
     }
 
     /// Frees the numbers of granules that have gone back to the device, loose ones or all of a tie.
@@ -217,10 +225,19 @@ mod tests {
         let mut g = Growth::new(100, None, Arc::default());
         for given in [true, false] {
             g.note_mapped_anew(5);
-            (0..3).for_each(|_| g.note_spared());
-            assert_eq!((g.times_mapped_anew(5).1, g.times_spared()), (1, 3));
+            (0..3).for_each(|_| g.note_spared(1));
+            assert_eq!((g.times_mapped_anew(5).1, g.times_spared(1), g.times_spared(2)), (1, 3, 0));
             g.note_missing(given);
-            assert_eq!((g.times_mapped_anew(5).1, g.times_spared()), (u32::from(!given), 0));
+            assert_eq!((g.times_mapped_anew(5).1, g.times_spared(1)), (u32::from(!given), 0));
         }
+    }
+
+    #[test]
+    fn a_pool_that_its_limit_refuses_counts_anew_alone() {
+        let mut g = Growth::new(100, None, Arc::default());
+        [1, 2, 3].into_iter().for_each(|pool| g.note_spared(pool));
+        g.note_limited(1);
+        g.forget_pool(2);
+        assert_eq!([1, 2, 3].map(|pool| g.times_spared(pool)), [0, 0, 1]);
     }
 }

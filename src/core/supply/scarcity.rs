@@ -13,7 +13,7 @@ const SCARCE_PART: u64 = 3;
 /// Each such mapping is several calls to the device, and a warm program would make them in every step, up to 11 000 a pass of
 /// a trace (docs/decisions/mapping.md).
 const SCARCE_PART_WARM: u64 = 64;
-const SPARED_ENOUGH: u32 = 16;
+const SPARED_ENOUGH: u64 = 16;
 
 /// A heap is ragged when more than 1 / this of what is reserved is free in its partly used granules. Twice as much
 /// costs some programs 1 % of the device; half as much gains as often as it loses, and maps more.
@@ -36,7 +36,7 @@ impl Scarcity {
     pub(super) fn note(ground: &Ground, heap: &'static Heap) -> Scarcity {
         let (allowed, reserved, spared) = {
             let g = ground.growing();
-            (g.allowed(heap.pool()), g.account.reserved(), g.times_spared())
+            (g.allowed(heap.pool()), g.account.reserved(), g.times_spared(heap.pool()))
         };
         let part = if spared < SPARED_ENOUGH { SCARCE_PART } else { SCARCE_PART_WARM };
         let scarce = ground.config.mapping && allowed.bytes < allowed.taken / part;

@@ -286,7 +286,12 @@ impl<'a> Search<'a> {
             }
             Step::Device => {
                 let got = self.note_refusal(|s| s.grow_tuned(missing));
-                ground.growing().note_missing(got);
+                let (pool, mut g) = (self.req.heap.pool(), ground.growing());
+                match !got && g.pool_room(pool) >> GRANULE_SHIFT < missing {
+                    true => g.note_limited(pool),
+                    false => g.note_missing(got),
+                }
+                drop(g);
                 if !got {
                     self.combines = false; // what is taken from now on should serve anywhere
                     self.count_retry();
@@ -431,7 +436,7 @@ impl<'a> Search<'a> {
                 let mut g = ground.growing();
                 match &new {
                     Ok(_) if counts => g.note_mapped_anew(req.size.units),
-                    Ok(_) => g.note_spared(),
+                    Ok(_) => g.note_spared(req.heap.pool()),
                     Err(_) => put_down().unscatter(first),
                 }
                 transit.end(&mut g);

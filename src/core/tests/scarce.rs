@@ -144,20 +144,26 @@ fn program(r: &mut Random, k: u64) -> Pass {
     Pass { steps, slots: slots as usize, peak }
 }
 
-/// Runs a program so many times; how often it calls the device in each.
-fn passes(b: &Bench, p: &Pass, pool: PoolId, times: usize) -> Vec<u64> {
+/// Runs a program so many times; how often it calls the device in each. Something else comes before each step.
+fn passes_beside(b: &Bench, p: &Pass, pool: PoolId, times: usize, before: impl Fn(usize)) -> Vec<u64> {
     let once = |_| {
-        let before = b.world.lock().unwrap().calls;
+        let calls = b.world.lock().unwrap().calls;
         let mut at = vec![0; p.slots];
-        for &(slot, bytes) in &p.steps {
+        for (i, &(slot, bytes)) in p.steps.iter().enumerate() {
+            before(i);
             match bytes {
                 0 => b.pond.free(at[slot], None, None).unwrap(),
                 _ => at[slot] = b.pond.alloc(pool, 1, bytes).unwrap(),
             }
         }
-        b.world.lock().unwrap().calls - before
+        b.world.lock().unwrap().calls - calls
     };
     (0..times).map(once).collect()
+}
+
+/// The same for a program alone.
+fn passes(b: &Bench, p: &Pass, pool: PoolId, times: usize) -> Vec<u64> {
+    passes_beside(b, p, pool, times, |_| ())
 }
 
 /// A pool whose own limit is a tenth more than it needs, beside another one of the same size. What the other one has does not
@@ -171,6 +177,25 @@ fn a_pool_comes_to_rest_below_its_own_limit_whatever_others_have() {
     let pool = b.pool(false);
     b.limit(Some(pool), limit);
     let calls = passes(&b, &p, pool, 8);
+    assert!(calls[4..].iter().all(|&n| n < 200), "{calls:?}");
+    b.finish();
+}
+
+/// A program with a tenth more than it needs, beside a small pool that its own limit refuses now and then: it comes to rest as
+/// it does alone.
+#[test]
+fn what_the_limit_of_a_pool_refuses_makes_no_memory_scarce_for_others() {
+    let p = program(&mut Random(7 * 1_000_003), 10);
+    let mut b = Bench::new(config(true, (p.peak * 11 / 10).next_multiple_of(G) + 3 * G));
+    let small = b.pool(false);
+    b.limit(Some(small), 2 * G);
+    b.alloc(small, Some(2), G).unwrap();
+    let refused = |i| {
+        if i % 20 == 0 {
+            b.pond.alloc(small, 2, 2 * G).unwrap_err();
+        }
+    };
+    let calls = passes_beside(&b, &p, PoolId::DEFAULT, 8, refused);
     assert!(calls[4..].iter().all(|&n| n < 200), "{calls:?}");
     b.finish();
 }
