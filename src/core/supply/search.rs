@@ -16,7 +16,7 @@ use super::request::Request;
 use super::scarcity::{Scarcity, sparing_limit};
 use super::segments::Segments;
 use super::serve::{Serving, has_host_room};
-use super::step::{AFTER_WAITING, CAPTURED_STEPS, DEVICE, STEPS, Step, Terms, UNORDERED_STEPS};
+use super::step::{Step, Steps, Terms};
 use super::trials::Trials;
 use crate::base::error::{Code, Error, Result};
 
@@ -67,6 +67,36 @@ pub(super) struct Search<'a> {
     combines: bool,
     /// Nothing else is left but to cut whole segments that should otherwise not be cut.
     pub whole: bool,
+}
+
+/// What a search may do in its next round.
+struct Plan {
+    /// Which granules a scattered block takes.
+    runs: Runs,
+    /// A block may be put together from scattered pieces.
+    scattering: bool,
+    /// It may take a range that begins and ends elsewhere.
+    refits: bool,
+    /// A block that fits somewhere is scattered if that costs less. For the first round only.
+    sparing: bool,
+    /// All blocks that wait are merged first, small ones too.
+    all: bool,
+    /// The device was asked for more although a block could have been scattered: that was mapped too often.
+    grown_instead: bool,
+    /// The block ids that other heaps have in stock were collected.
+    collected: bool,
+    /// Memory was just taken from the device for the request. Then whole segments are cut.
+    fresh: bool,
+}
+
+/// How a round ended.
+enum Round {
+    /// With a block, at this offset.
+    Served(u64),
+    /// Something has changed: the next one may serve the request, without a step before it.
+    Again,
+    /// So many granules are missing.
+    Lacks(u64),
 }
 
 impl Drop for Search<'_> {
@@ -132,131 +162,157 @@ impl<'a> Search<'a> {
 
     /// Goes through the steps until there is a block; returns its offset. `None`: there is no memory.
     fn run(&mut self) -> Result<Option<u64>> {
+        let mut plan = self.plan();
+        let mut steps: Option<Steps> = None; // the device is asked only when it must give something
+        loop {
+            // It may have begun to fall asleep since the request found its heap.
+            self.check_awake()?;
+            let missing = match self.round(&mut plan)? {
+                Round::Served(offset) => return Ok(Some(offset)),
+                Round::Again => continue,
+                Round::Lacks(granules) => granules,
+            };
+            let steps = steps.get_or_insert_with(|| self.steps());
+            let Some(step) = steps.next(missing) else {
+                let spares = self.ground.config.source() == Source::OwnSegments;
+                if std::mem::replace(&mut self.whole, true) || !spares {
+                    return Ok(None);
+                }
+                steps.begin_again(); // others have some, too
+                continue;
+            };
+            let helped = self.try_step(step, missing, plan.scattering);
+            plan.fresh = helped && step.brings_new_memory();
+            steps.note(step, helped);
+            if let Some(e) = self.refused.take_if(|e| e.code() == Code::NotInitialized) {
+                return Err(e); // the device has ended
+            }
+        }
+    }
+
+    /// What a search may do as it begins.
+    fn plan(&self) -> Plan {
         let (ground, req) = (self.ground, self.req);
-        let mut steps: Option<&[Step]> = None; // the device is asked only when it must give something
-        let mut step = 0;
-        let mut refused_for = u64::MAX; // granules that the device was asked for last
-        let mut scattering = ground.config.mapping && !self.contiguous && !req.in_one_piece(ground);
-        let mut all = self.serving.merges_small_first();
-        let (mut grown_instead, mut collected) = (false, false);
-        // Whole segments are cut when nothing else is left, and when one was just taken for the request.
-        let mut fresh = false;
         Segments::of(ground).note_most();
         let scarcity = match req.is_large() && req.size.units >= LARGE_UNITS {
             true => Scarcity::note(ground, req.heap),
             false => Scarcity::NONE,
         };
+        let scattering = ground.config.mapping && !self.contiguous && !req.in_one_piece(ground);
         // Where memory is scarce, how little of it a block makes hard to use counts for more than driver calls.
         let refits = scattering
             && req.is_large()
             && (scarcity.runs == Runs::Few || self.times_mapped_warm() >= MOST_MAPPED_WARM);
-        // What is to be scattered although it fits somewhere, if that costs less.
-        let mut sparing = scarcity.spares && scattering;
-        loop {
-            // It may have begun to fall asleep since the request found its heap.
-            self.check_awake()?;
-            let grows_instead = req.is_large() && scattering && !grown_instead && self.is_mapped_too_often();
-            let mut h = ground.lock(req.heap);
-            let limit = match std::mem::take(&mut sparing) {
-                true => sparing_limit(ground, &mut h, req.size.units),
-                false => None,
-            };
-            let spared = limit.is_some();
-            if let Some(to) = req.aligned {
-                let id = self.serving.fit_aligned(&mut h, to, fresh)?;
-                if id != 0 {
-                    return Ok(Some(self.serving.finish_aligned(h, id, to)));
-                }
-            } else if !spared {
-                let id = self.serving.fit_merged(&mut h, all, self.whole || fresh);
-                if id != 0 {
-                    return Ok(Some(self.serving.finish(h, id, req.size.tier as u32)));
-                }
+        Plan {
+            runs: scarcity.runs,
+            scattering,
+            refits,
+            sparing: scarcity.spares && scattering,
+            all: self.serving.merges_small_first(),
+            grown_instead: false,
+            collected: false,
+            fresh: false,
+        }
+    }
+
+    /// The steps of the request.
+    fn steps(&self) -> Steps {
+        let stream = self.req.heap.stream();
+        match () {
+            () if stream == UNORDERED => Steps::unordered(),
+            () if self.ground.order.records(stream) => Steps::captured(),
+            () => Steps::ordered(),
+        }
+    }
+
+    /// Tries to serve the request from what its heap has now.
+    fn round(&mut self, plan: &mut Plan) -> Result<Round> {
+        let (ground, req) = (self.ground, self.req);
+        let grows_instead =
+            req.is_large() && plan.scattering && !plan.grown_instead && self.is_mapped_too_often();
+        let mut h = ground.lock(req.heap);
+        let limit = match std::mem::take(&mut plan.sparing) {
+            true => sparing_limit(ground, &mut h, req.size.units),
+            false => None,
+        };
+        if let Some(to) = req.aligned {
+            let id = self.serving.fit_aligned(&mut h, to, plan.fresh)?;
+            if id != 0 {
+                return Ok(Round::Served(self.serving.finish_aligned(h, id, to)));
             }
-            if !h.stock(IDS_FOR_A_CUT) {
-                drop(h);
-                self.collect_ids(&mut collected)?;
-                continue;
-            }
-            let mut missing = req.granules();
-            if req.is_large() && scattering {
-                if let Some(id) = Ranges::of(ground).revive(&mut h, req.size.units, refits, &mut self.scratch)
-                {
-                    return Ok(Some(self.serving.finish(h, id, ALIAS)));
-                }
-                if !spared && grows_instead {
-                    drop(h);
-                    grown_instead = true;
-                    if self.has_slack(missing, scarcity.runs) {
-                        // Success or not: the next round finds what there is.
-                        let _ = self.grow(missing);
-                    }
-                    continue;
-                }
-                match self.scatter(&mut h, (limit, scarcity.runs)) {
-                    Ok(first) => match self.map_scattered(h, first, !spared) {
-                        Ok(offset) => return Ok(Some(offset)),
-                        Err(e) => {
-                            // The device refused to map them together; ask for memory in one piece.
-                            self.refused = Some(e);
-                            (scattering, all) = (false, true);
-                            continue;
-                        }
-                    },
-                    Err(Unscattered::OutOfIds) => {
-                        drop(h);
-                        self.collect_ids(&mut collected)?;
-                        continue;
-                    }
-                    Err(_) if spared => continue,
-                    Err(_) if !all => {
-                        all = true;
-                        continue;
-                    }
-                    Err(Unscattered::Lacks(n)) => missing = n,
-                    Err(Unscattered::TooDear) => {}
-                }
-            }
-            drop(h);
-            let captured = || ground.order.records(req.heap.stream());
-            let unordered = req.heap.stream() == UNORDERED;
-            let steps = *steps.get_or_insert_with(|| match () {
-                () if unordered => &UNORDERED_STEPS,
-                () if captured() => &CAPTURED_STEPS,
-                () => &STEPS,
-            });
-            if step > DEVICE && missing < refused_for {
-                step = DEVICE; // others gave a part, and the device may have the rest
-            }
-            let Some(&what) = steps.get(step) else {
-                if std::mem::replace(&mut self.whole, true) || ground.config.source() != Source::OwnSegments {
-                    return Ok(None);
-                }
-                step = 0; // others have some, too
-                continue;
-            };
-            if matches!(what, Step::Device) {
-                refused_for = missing;
-            }
-            // A step that helped is tried again as long as it keeps helping.
-            let mut trials = std::mem::take(&mut self.trials);
-            let helped = match what {
-                Step::Ties => self.use_whole_ties(), // no step of its own, but other terms for the others
-                _ => trials.note(what.reported(), || self.take(what, missing, scattering)),
-            };
-            self.trials = trials;
-            fresh = helped && what.brings_new_memory();
-            if !helped {
-                step += 1;
-            } else if matches!(what, Step::Ties) {
-                step = 0;
-            } else if matches!(what, Step::Ready | Step::Waiting) {
-                step = if unordered { 0 } else { AFTER_WAITING };
-            }
-            if let Some(e) = self.refused.take_if(|e| e.code() == Code::NotInitialized) {
-                return Err(e); // the device has ended
+        } else if limit.is_none() {
+            let id = self.serving.fit_merged(&mut h, plan.all, self.whole || plan.fresh);
+            if id != 0 {
+                return Ok(Round::Served(self.serving.finish(h, id, req.size.tier as u32)));
             }
         }
+        if !h.stock(IDS_FOR_A_CUT) {
+            drop(h);
+            self.collect_ids(&mut plan.collected)?;
+            return Ok(Round::Again);
+        }
+        match req.is_large() && plan.scattering {
+            true => self.put_together(h, plan, limit, grows_instead),
+            false => Ok(Round::Lacks(req.granules())),
+        }
+    }
+
+    /// Tries to serve the request by a range that is mapped already, or by one over scattered pieces. It fits somewhere if
+    /// there is a `limit`: what the pieces may cost to be better.
+    fn put_together(
+        &mut self,
+        mut h: LockedHeap<'_>,
+        plan: &mut Plan,
+        limit: Option<u32>,
+        grows_instead: bool,
+    ) -> Result<Round> {
+        let (ground, req) = (self.ground, self.req);
+        if let Some(id) = Ranges::of(ground).revive(&mut h, req.size.units, plan.refits, &mut self.scratch) {
+            return Ok(Round::Served(self.serving.finish(h, id, ALIAS)));
+        }
+        if limit.is_none() && grows_instead {
+            drop(h);
+            plan.grown_instead = true;
+            if self.has_slack(req.granules(), plan.runs) {
+                // Success or not: the next round finds what there is.
+                let _ = self.grow(req.granules());
+            }
+            return Ok(Round::Again);
+        }
+        Ok(match self.scatter(&mut h, (limit, plan.runs)) {
+            Ok(first) => match self.map_scattered(h, first, limit.is_none()) {
+                Ok(offset) => Round::Served(offset),
+                Err(e) => {
+                    // The device refused to map them together; ask for memory in one piece.
+                    self.refused = Some(e);
+                    (plan.scattering, plan.all) = (false, true);
+                    Round::Again
+                }
+            },
+            Err(Unscattered::OutOfIds) => {
+                drop(h);
+                self.collect_ids(&mut plan.collected)?;
+                Round::Again
+            }
+            Err(_) if limit.is_some() => Round::Again,
+            Err(_) if !plan.all => {
+                plan.all = true;
+                Round::Again
+            }
+            Err(Unscattered::Lacks(n)) => Round::Lacks(n),
+            Err(Unscattered::TooDear) => Round::Lacks(req.granules()),
+        })
+    }
+
+    /// Takes one step and notes it for the report; returns whether it brought anything.
+    fn try_step(&mut self, step: Step, missing: u64, scattering: bool) -> bool {
+        if matches!(step, Step::Ties) {
+            return self.use_whole_ties(); // no step of its own, but other terms for the others
+        }
+        let mut trials = std::mem::take(&mut self.trials);
+        let helped = trials.note(step.reported(), || self.take(step, missing, scattering));
+        self.trials = trials;
+        helped
     }
 
     /// `NotPermitted` if the request's pool sleeps, falls asleep or wakes.

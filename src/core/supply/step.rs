@@ -38,7 +38,7 @@ pub(super) enum Step {
 }
 
 /// The steps of most requests, the cheapest first.
-pub(super) const STEPS: [Step; 12] = [
+const STEPS: [Step; 12] = [
     Step::Steal { same_pool: true, terms: Terms::Idle },
     Step::Collect,
     Step::Device,
@@ -55,7 +55,7 @@ pub(super) const STEPS: [Step; 12] = [
 
 /// The steps of a request without a stream. It waits on the host where others make their stream wait, so memory that is
 /// ready somewhere comes before any wait.
-pub(super) const UNORDERED_STEPS: [Step; 13] = [
+const UNORDERED_STEPS: [Step; 13] = [
     Step::Steal { same_pool: true, terms: Terms::Idle },
     Step::Collect,
     Step::Device,
@@ -72,13 +72,70 @@ pub(super) const UNORDERED_STEPS: [Step; 13] = [
 ];
 
 /// The steps of a request for a captured stream, which can neither be marked nor wait.
-pub(super) const CAPTURED_STEPS: [Step; 2] = [Step::Device, Step::Ties];
+const CAPTURED_STEPS: [Step; 2] = [Step::Device, Step::Ties];
 
 /// The index of [`Step::Device`] in the first two lists.
-pub(super) const DEVICE: usize = 2;
-/// The index of the step to go on from when waiting blocks have come back: they may be in any heap, and may have stayed
-/// whole.
-pub(super) const AFTER_WAITING: usize = 3;
+const DEVICE: usize = 2;
+/// The index of the step of the first list to go on from when waiting blocks have come back: they may be in any heap, and
+/// may have stayed whole.
+const AFTER_WAITING: usize = 3;
+
+/// Where a search is in its list of steps.
+pub(super) struct Steps {
+    list: &'static [Step],
+    at: usize,
+    /// Where to go on when waiting blocks have come back.
+    after_waiting: usize,
+    /// The number of granules that the device was asked for last.
+    asked_for: u64,
+}
+
+impl Steps {
+    fn new(list: &'static [Step], after_waiting: usize) -> Steps {
+        Steps { list, at: 0, after_waiting, asked_for: u64::MAX }
+    }
+
+    /// Those of a request for a stream.
+    pub(super) fn ordered() -> Steps {
+        Steps::new(&STEPS, AFTER_WAITING)
+    }
+
+    /// Those of a request without a stream.
+    pub(super) fn unordered() -> Steps {
+        Steps::new(&UNORDERED_STEPS, 0)
+    }
+
+    /// Those of a request for a captured stream.
+    pub(super) fn captured() -> Steps {
+        Steps::new(&CAPTURED_STEPS, 0)
+    }
+
+    /// The step to take for so many granules that are missing. `None`: all were taken, and helped no more.
+    pub(super) fn next(&mut self, missing: u64) -> Option<Step> {
+        if self.at > DEVICE && missing < self.asked_for {
+            self.at = DEVICE; // others gave a part, and the device may have the rest
+        }
+        let step = *self.list.get(self.at)?;
+        if matches!(step, Step::Device) {
+            self.asked_for = missing;
+        }
+        Some(step)
+    }
+
+    /// Notes whether a step helped. If it did, it is tried again, as long as it keeps helping.
+    pub(super) fn note(&mut self, step: Step, helped: bool) {
+        match step {
+            _ if !helped => self.at += 1,
+            Step::Ties => self.at = 0,
+            Step::Ready | Step::Waiting => self.at = self.after_waiting,
+            _ => (),
+        }
+    }
+
+    pub(super) fn begin_again(&mut self) {
+        self.at = 0;
+    }
+}
 
 impl Step {
     /// What the step is called in the report of a request that fails.
