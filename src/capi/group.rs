@@ -81,9 +81,10 @@ impl From<&GroupMember> for millpond_group_member {
 /// From now on a request for which the card has too little, after all else that Millpond can do itself and before
 /// out-of-memory callbacks, asks the other members, one after the other, to give back what they do not use, the one with the
 /// most first and no more than is missing. It waits for them up to `wait_ms`, at most an hour, and is tried again if one of
-/// them gave something, or the card has enough by then; 0: it does not ask. Members are asked that have looked for wishes in
-/// the last ten seconds, by `millpond_device_serve_group`; those that have not in the last one come last. A request that the
-/// pool's own limit or the device's refuses asks nobody, nor does one while a stream of the device is captured.
+/// them gave something, or the card has enough by then; if somebody else has taken that, it asks again while there is time.
+/// 0: it does not ask. Members are asked that have looked for wishes in the last ten seconds, by
+/// `millpond_device_serve_group`; those that have not in the last one come last. A request that the pool's own limit or the
+/// device's refuses asks nobody, nor does one while a stream of the device is captured.
 ///
 /// `name` is for people, and cut after 32 bytes; NULL: none. The membership ends with `millpond_device_leave_group`, with
 /// the device, and with the process, however that ends. A child of fork is no member. `out_member_id` may be NULL.

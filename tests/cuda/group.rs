@@ -89,6 +89,23 @@ fn neighbour() {
                     millpond_last_error_code()
                 }));
             }
+            // The first times, it is quicker than the one that it gives back for, and takes what it gave.
+            "snatch" => {
+                server = Some(std::thread::spawn(move || {
+                    let d = handle as *mut millpond_device;
+                    let (mut given, mut snatched) = (0, 0);
+                    while unsafe { millpond_device_serve_group(d, LONG, &mut given) } == C_Status::SUCCESS {
+                        let mut p = null_mut();
+                        if given > 0 && snatched < number {
+                            let _ = unsafe { millpond_alloc(d, given as usize, &mut p) };
+                            snatched += 1;
+                        }
+                        std::thread::sleep(Duration::from_millis(20));
+                        free(p);
+                    }
+                    millpond_last_error_code()
+                }));
+            }
             "leave" => {
                 ok(unsafe { millpond_device_leave_group(d) });
                 assert_eq!(server.take().unwrap().join().unwrap(), MILLPOND_E_NOT_PERMITTED);
@@ -221,6 +238,32 @@ fn a_request_gets_what_another_program_does_not_use() {
     fails(unsafe { millpond_device_leave_group(d) }, MILLPOND_E_NOT_PERMITTED);
     fails(unsafe { millpond_device_serve_group(d, 0, null_mut()) }, MILLPOND_E_NOT_PERMITTED);
     assert_eq!(members(place.path()).len(), 0);
+    fake.end();
+}
+
+/// Whoever is first at the card takes what was given back. As long as there is time, it is asked for again.
+#[test]
+fn what_somebody_else_takes_first_is_asked_for_again() {
+    let place = folder();
+    let fake = card(place.path());
+    let d = device(0);
+    let mut other = Neighbour::start(place.path());
+    other.ask("take 200");
+    other.ask("free 150");
+    join(d, place.path(), LONG);
+    other.ask("snatch 3");
+    other.ask("look"); // so that it is seen
+    for _ in 0..3 {
+        let block = take(d, 150 * MIB);
+        free(block);
+        ok(unsafe { millpond_device_empty_cache(d) });
+    }
+    // All that anybody has unused is too little: that is so at once.
+    let mut p = null_mut();
+    let from = Instant::now();
+    fails(unsafe { millpond_alloc(d, 250 * MIB, &mut p) }, MILLPOND_E_OUT_OF_MEMORY);
+    assert!(from.elapsed() < Duration::from_millis(LONG / 2));
+    other.end();
     fake.end();
 }
 

@@ -30,10 +30,21 @@ const TELLS: u64 = 250;
 /// [ms] Whoever has looked in this time looks all the time.
 const PROMPT: u64 = 4 * TELLS;
 
+/// What a member has of its card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stake {
+    /// \[B\] taken from the card.
+    pub reserved: u64,
+    /// \[B\] of these in use.
+    pub active: u64,
+    /// \[B\] that ever went back to the card.
+    pub returned: u64,
+}
+
 /// The memory that a member has of its card.
 pub(crate) trait Share {
-    /// \[B\] taken from the card, and \[B\] of these in use.
-    fn held(&self) -> (u64, u64);
+    /// What is held now.
+    fn held(&self) -> Stake;
 
     /// \[B\] that the card has free, if it can be asked.
     fn free(&self) -> Option<u64>;
@@ -262,7 +273,7 @@ impl Member {
         let old = |time: u64| now.saturating_sub(time) >= TELLS;
         if served.any || old(self.told_at.load(Ordering::Relaxed)) || serves && old(me.looked) {
             self.told_at.store(now, Ordering::Relaxed);
-            let (reserved, active) = share.held();
+            let Stake { reserved, active, .. } = share.held();
             self.tell(|r| {
                 (r.reserved, r.active) = (reserved, active);
                 if serves {
@@ -277,25 +288,26 @@ impl Member {
     fn follow(&self, share: &dyn Share, seen: &Seen, me: &Record) -> Result<Served> {
         let order = seen.order(self.slot).filter(|o| o.who == me.id && o.number != me.order);
         let Some(order) = order else { return Ok(Served::default()) };
-        let before = share.held().0;
+        let before = share.held().returned;
         // What cannot go back now does so when the next order comes, or the next wish; the bound is in force.
         let _ = share.set_budget(order.bytes);
-        let bytes = before.saturating_sub(share.held().0);
+        let bytes = share.held().returned.saturating_sub(before);
         self.tell(|r| (r.budget, r.order) = (order.bytes, order.number))?;
         Ok(Served { bytes, any: true })
     }
 
-    /// Asks others until the card has what a request needs, for as long as one waits that has begun to ask at `since`. Returns
-    /// what they gave back, in bytes; `None` if they gave nothing and the card still has too little. Nobody is asked for more than the card has beside
-    /// what this member uses: all would give what they have, for nothing.
+    /// Asks others until the card has what a request needs, for as long as one waits that has begun to ask at `since`.
+    /// Returns what they gave back, in bytes; `None` if they gave nothing and the card still has too little, or the time was
+    /// over before. Nobody is asked for more than the card has beside what this member uses: all would give what they have,
+    /// for nothing.
     pub(crate) fn ask(&self, share: &dyn Share, need: Need, since: Instant) -> Option<u64> {
         let Need { bytes: need, own } = need;
         let all = need.saturating_add(own);
-        let hopeless = || share.total().is_some_and(|total| all > total.saturating_sub(share.held().1));
-        if self.wait.is_zero() || hopeless() {
+        let hopeless = || share.total().is_some_and(|total| all > total.saturating_sub(share.held().active));
+        let until = since + self.wait;
+        if Instant::now() >= until || hopeless() {
             return None;
         }
-        let until = since + self.wait;
         let mut got = 0;
         if let Some(_turn) = self.turn_to_ask(share, need, until) {
             got = self.ask_all(share, need, until);
@@ -328,15 +340,22 @@ impl Member {
 
     /// Asks one after the other, by the thread whose turn it is.
     fn ask_all(&self, share: &dyn Share, need: u64, until: Instant) -> u64 {
-        let (mut asked, mut got) = ([false; SLOTS], 0u64);
+        let (mut asked, mut got, mut all_were_asked) = ([false; SLOTS], 0u64, false);
         loop {
             let free = share.free();
-            let held = share.held().0;
+            let held = share.held().reserved;
             let missing = need.saturating_sub(free.unwrap_or(got));
             if missing == 0 || Instant::now() >= until || self.check(share).is_err() {
                 return got;
             }
-            let Some((slot, other)) = self.next(&asked) else { return got };
+            let Some((slot, other)) = self.next(&asked) else {
+                // The first ones may have freed what they used when they were asked.
+                if got > 0 || std::mem::replace(&mut all_were_asked, true) {
+                    return got;
+                }
+                asked = [false; SLOTS];
+                continue;
+            };
             asked[slot] = true;
             // One that has stopped to look leaves half of the time to the others.
             let now = Instant::now();
@@ -347,7 +366,8 @@ impl Member {
             let Some(bytes) = self.wish(share, (slot, other), missing, need, patience) else { return got };
             got = got.saturating_add(bytes);
             // What other threads of this program have taken meanwhile has come to it as well.
-            let more = || Some(share.free()?.saturating_add(share.held().0) > free?.saturating_add(held));
+            let more =
+                || Some(share.free()?.saturating_add(share.held().reserved) > free?.saturating_add(held));
             if bytes > 0 && more() == Some(false) {
                 return got; // what the others have is not this card's
             }
@@ -423,10 +443,10 @@ impl<S: Share> Asks<S> for Member {
     }
 }
 
-/// Gives back unused memory, up to so much. Returns what went back, in bytes.
+/// Gives back unused memory, up to so much. Returns what went back, in bytes; other threads may take as much meanwhile.
 fn give(share: &dyn Share, bytes: u64) -> u64 {
-    let before = share.held().0;
+    let before = share.held();
     // While a stream is captured, say, nothing goes.
-    let _ = share.trim_to(before.saturating_sub(bytes));
-    before.saturating_sub(share.held().0)
+    let _ = share.trim_to(before.reserved.saturating_sub(bytes));
+    share.held().returned.saturating_sub(before.returned)
 }

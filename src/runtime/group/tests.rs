@@ -5,7 +5,7 @@
 mod answers;
 
 use super::file::GroupFile;
-use super::member::{Joining, Member, Share};
+use super::member::{Joining, Member, Share, Stake};
 use super::membership::Need;
 use super::record::{FILE, HEAD, Note, ORDER_AT, SLOT};
 use super::*;
@@ -52,6 +52,7 @@ struct Card(AtomicU64);
 struct Part<'a> {
     card: &'a Card,
     reserved: Mutex<u64>,
+    returned: AtomicU64,
     active: u64,
     /// What the card has in all, if it says so.
     total: Option<u64>,
@@ -66,6 +67,7 @@ impl<'a> Part<'a> {
         Part {
             card,
             reserved: Mutex::new(reserved),
+            returned: AtomicU64::new(0),
             active,
             total: None,
             budget: AtomicU64::new(0),
@@ -76,9 +78,10 @@ impl<'a> Part<'a> {
 }
 
 impl Share for Part<'_> {
-    fn held(&self) -> (u64, u64) {
+    fn held(&self) -> Stake {
         self.asked.fetch_add(1, SeqCst);
-        (*self.reserved.lock().unwrap(), self.active)
+        let reserved = *self.reserved.lock().unwrap();
+        Stake { reserved, active: self.active, returned: self.returned.load(SeqCst) }
     }
 
     fn free(&self) -> Option<u64> {
@@ -93,6 +96,7 @@ impl Share for Part<'_> {
         let mut reserved = self.reserved.lock().unwrap();
         let left = (*reserved).min(keep.max(self.active));
         self.card.0.fetch_add(*reserved - left, SeqCst);
+        self.returned.fetch_add(*reserved - left, SeqCst);
         *reserved = left;
         Ok(())
     }
@@ -142,13 +146,13 @@ fn others_give_what_is_missing_and_no_more_the_one_with_the_most_first() {
     let (me, a, b) = (place.join("me", 1, WAIT), place.join("a", 1, WAIT), place.join("b", 1, WAIT));
     let others = [(&a, &little), (&b, &much)];
     assert_eq!(while_serving(&others, || ask(&me, &mine, 45)), Some(40));
-    assert_eq!((little.held().0, much.held().0, card.0.load(SeqCst)), (50, 50, 45));
+    assert_eq!((little.held().reserved, much.held().reserved, card.0.load(SeqCst)), (50, 50, 45));
     // More than one of them has.
     assert_eq!(while_serving(&others, || ask(&me, &mine, 100)), Some(55));
-    assert_eq!((little.held().0, much.held().0, card.0.load(SeqCst)), (35, 10, 100));
+    assert_eq!((little.held().reserved, much.held().reserved, card.0.load(SeqCst)), (35, 10, 100));
     // More than there is.
     assert_eq!(while_serving(&others, || ask(&me, &mine, 1000)), Some(5));
-    assert_eq!((little.held().0, much.held().0), (30, 10));
+    assert_eq!((little.held().reserved, much.held().reserved), (30, 10));
     let told = group_members(&place.0).unwrap();
     let sums: Vec<_> = told.iter().map(|m| (&*m.name, m.given_bytes, m.received_bytes)).collect();
     assert_eq!(sums, [("me", 0, 100), ("a", 20, 0), ("b", 80, 0)]);
@@ -167,10 +171,10 @@ fn nobody_gives_for_a_request_that_the_card_cannot_serve() {
     // What this one does not use itself is a part of what the card can have for it.
     let need = Need { bytes: 35, own: 6 };
     assert_eq!(while_serving(&[(&other, &theirs)], || me.ask(&mine, need, Instant::now())), None);
-    assert_eq!((theirs.held().0, card.0.load(SeqCst)), (25, 10));
+    assert_eq!((theirs.held().reserved, card.0.load(SeqCst)), (25, 10));
     // Whether the other one can give so much, only it can tell.
     assert_eq!(while_serving(&[(&other, &theirs)], || ask(&me, &mine, 40)), Some(20));
-    assert_eq!((theirs.held().0, card.0.load(SeqCst)), (5, 30));
+    assert_eq!((theirs.held().reserved, card.0.load(SeqCst)), (5, 30));
 }
 
 #[test]
@@ -181,7 +185,7 @@ fn whoever_does_not_look_is_not_waited_for() {
     let from = Instant::now();
     assert_eq!(ask(&me, &mine, 10), None);
     assert!(from.elapsed() < LONG / 2, "it waited for one that never looks");
-    assert_eq!(theirs.held().0, 99);
+    assert_eq!(theirs.held().reserved, 99);
 }
 
 #[test]
@@ -195,7 +199,7 @@ fn a_request_waits_as_long_as_it_was_told_for_one_that_has_stopped_to_look() {
     assert!(from.elapsed() >= Duration::from_millis(100), "it did not wait");
     assert!(from.elapsed() < LONG / 2);
     // What was wanted then is not given later.
-    assert_eq!((other.serve(&theirs, NOW).unwrap(), theirs.held().0), (0, 99));
+    assert_eq!((other.serve(&theirs, NOW).unwrap(), theirs.held().reserved), (0, 99));
 }
 
 #[test]
@@ -206,7 +210,7 @@ fn one_that_has_stopped_to_look_leaves_time_to_ask_others() {
     let (stuck, other) = (place.join("stuck", 1, WAIT), place.join("other", 1, WAIT));
     stuck.serve(&much, NOW).unwrap();
     assert_eq!(while_serving(&[(&other, &little)], || ask(&me, &mine, 10)), Some(10));
-    assert_eq!((much.held().0, little.held().0), (99, 40));
+    assert_eq!((much.held().reserved, little.held().reserved), (99, 40));
 }
 
 #[test]
@@ -291,7 +295,7 @@ fn what_one_that_has_ended_wanted_is_not_given() {
     });
     drop(me);
     fs::write(&place.0, wish).unwrap();
-    assert_eq!((other.serve(&theirs, NOW).unwrap(), theirs.held().0), (0, 99));
+    assert_eq!((other.serve(&theirs, NOW).unwrap(), theirs.held().reserved), (0, 99));
 }
 
 #[test]
@@ -353,19 +357,19 @@ fn another_card_is_not_asked_and_one_that_is_not_shared_only_once() {
     let (me, other) = (place.join("me", 1, WAIT), place.join("other", 2, WAIT));
     let theirs = Part::new(&apart, 99, 0);
     assert_eq!(while_serving(&[(&other, &theirs)], || ask(&me, &mine, 10)), None);
-    assert_eq!(theirs.held().0, 99);
+    assert_eq!(theirs.held().reserved, 99);
     // It says that it has this card, but what it gives back comes to nobody.
     let (liar, next) = (place.join("liar", 1, WAIT), place.join("next", 1, WAIT));
     let rest = Part::new(&apart, 50, 0);
     assert_eq!(while_serving(&[(&liar, &theirs), (&next, &rest)], || ask(&me, &mine, 10)), Some(10));
-    assert_eq!((theirs.held().0, rest.held().0), (89, 50));
+    assert_eq!((theirs.held().reserved, rest.held().reserved), (89, 50));
 }
 
 /// What a program gives back, of which another thread of the one that asks takes everything at once.
 struct Snatched<'a>(Part<'a>, &'a Part<'a>);
 
 impl Share for Snatched<'_> {
-    fn held(&self) -> (u64, u64) {
+    fn held(&self) -> Stake {
         self.0.held()
     }
 
@@ -415,7 +419,7 @@ fn a_budget_from_outside_is_followed_and_told() {
     set_group_budget(&place.0, member.id(), 80).unwrap();
     set_group_budget(&place.0, member.id(), 60).unwrap();
     assert_eq!(member.serve(&part, LONG).unwrap(), 40, "the last order counts");
-    assert_eq!((part.held().0, part.budget.load(SeqCst)), (60, 60));
+    assert_eq!((part.held().reserved, part.budget.load(SeqCst)), (60, 60));
     assert_eq!(group_members(&place.0).unwrap()[0].budget_bytes, 60);
     assert_eq!(member.serve(&part, NOW).unwrap(), 0, "once");
     set_group_budget(&place.0, member.id(), 0).unwrap();
@@ -566,7 +570,7 @@ fn several_threads_ask_and_serve_at_once() {
         })
     });
     assert!((10..=80).contains(&got), "{got}");
-    assert_eq!(theirs.held().0, 10_000 - got, "what they say that they have got was given");
+    assert_eq!(theirs.held().reserved, 10_000 - got, "what they say that they have got was given");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::device::{Device, MemoryInfo};
 use crate::fail;
 use crate::runtime::backing::DeviceBacking;
 use crate::runtime::entry::reentry;
-use crate::runtime::group::member::{Joining, Member, Share};
+use crate::runtime::group::member::{Joining, Member, Share, Stake};
 use crate::runtime::group::membership::{Asks, Need};
 use crate::runtime::nvtx;
 use std::path::Path;
@@ -19,9 +19,10 @@ use std::time::{Duration, Instant};
 pub(crate) struct MemoryGroup<'a>(pub &'a Memory);
 
 impl Share for Memory {
-    fn held(&self) -> (u64, u64) {
-        let stats = self.stats();
-        (stats.reserved.current, stats.active.current)
+    fn held(&self) -> Stake {
+        let Stats { reserved, active, .. } = self.stats();
+        let returned = reserved.total.wrapping_sub(reserved.current);
+        Stake { reserved: reserved.current, active: active.current, returned }
     }
 
     fn free(&self) -> Option<u64> {
@@ -95,15 +96,12 @@ impl MemoryGroup<'_> {
     }
 
     /// Handles a request that ended with `error`: where the card had too little and others share it, asks them to give
-    /// some back, and makes another `attempt` if they did, or there is enough by then.
+    /// some back, and makes another `attempt` if they did, or there is enough by then. Again, if somebody else takes that first.
     #[cold]
     #[inline(never)]
     pub(super) fn ask(self, error: Error, attempt: impl FnMut() -> Result<u64>) -> Result<u64> {
         let Some(member) = self.0.group.get() else { return Err(error) };
-        let need = match error.oom_report() {
-            Some(r) if curable(r.reason) => missing(&r),
-            _ => return Err(error),
-        };
+        let need = |e: &Error| e.oom_report().filter(|r| curable(r.reason)).map(|r| missing(&r));
         self.ask_for(&*member, need, error, attempt)
     }
 
@@ -129,40 +127,53 @@ impl MemoryGroup<'_> {
         }
         // What the program itself does not use has gone back to the card by now.
         let need = Need { bytes: missing.saturating_add(p.supply.headroom()), own: 0 };
-        self.ask_for(&*member, need, error, wake)
+        self.ask_for(&*member, |_| Some(need), error, wake)
     }
 
     fn ask_for<T>(
         self,
         member: &dyn Asks<Memory>,
-        need: Need,
-        error: Error,
+        need: impl Fn(&Error) -> Option<Need>,
+        mut error: Error,
         mut attempt: impl FnMut() -> Result<T>,
     ) -> Result<T> {
         if reentry::may_block().is_err() || self.0.order().any_captured() {
             return Err(error);
         }
-        let _range = nvtx::range(c"ask the group", need.bytes);
+        let Some(mut needs) = need(&error) else { return Err(error) };
+        let _range = nvtx::range(c"ask the group", needs.bytes);
         let since = Instant::now();
-        let ask = |need| member.ask(self.0, need, since).is_some();
-        if !ask(need) {
-            return Err(self.0.check().err().unwrap_or(error));
-        }
-        let error = match attempt() {
-            Err(e) if lacks_memory(&e) => e,
-            done => return done,
-        };
-        match self.more(need) {
-            Some(more) if ask(more) => attempt(),
-            _ => Err(error),
+        let mut more_was_asked_for = false;
+        loop {
+            if member.ask(self.0, needs, since).is_none() {
+                return Err(self.0.check().err().unwrap_or(error));
+            }
+            error = match attempt() {
+                Err(e) if lacks_memory(&e) => e,
+                done => return done,
+            };
+            let (Some(now), Some(free)) = (need(&error), Share::free(self.0)) else { return Err(error) };
+            needs = match free < now.bytes {
+                // Somebody else was first. But what members of another card have given has come to nobody.
+                true if self.card_is_known() => now,
+                false if !std::mem::replace(&mut more_was_asked_for, true) => match self.more(now, free) {
+                    Some(more) => more,
+                    None => return Err(error),
+                },
+                _ => return Err(error),
+            };
         }
     }
 
-    /// What to ask for if the card has enough for a request and refuses it all the same: it needs more than is asked of it,
-    /// for page tables say. `None` if it has not enough, because somebody else was first, or can have no more.
-    fn more(self, need: Need) -> Option<Need> {
-        let free = Share::free(self.0).filter(|&free| free >= need.bytes)?;
-        let used = need.own.saturating_add(self.0.held().1);
+    /// Whether the card can be told from others.
+    fn card_is_known(self) -> bool {
+        self.0.device_and_supply().0.facts().identity.uuid.is_some()
+    }
+
+    /// What to ask for if the card has enough for a request, this much, and refuses it all the same: it needs more than is
+    /// asked of it, for page tables say. `None` if it can have no more.
+    fn more(self, need: Need, free: u64) -> Option<Need> {
+        let used = need.own.saturating_add(self.0.held().active);
         let most = self.0.total().map_or(u64::MAX, |total| total.saturating_sub(used));
         let bytes = free.saturating_add(need.bytes / 16).saturating_add(GRANULE).min(most);
         (bytes > free).then_some(Need { bytes, ..need })

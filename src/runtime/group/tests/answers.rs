@@ -24,3 +24,84 @@ fn an_answer_that_a_late_one_has_overwritten_is_given_again() {
         assert_eq!(asking.join().unwrap(), Some(50));
     });
 }
+
+/// What of a program's memory is not as it seems.
+struct Changing<'a> {
+    part: Part<'a>,
+    /// What it gives back, another thread of its own takes at once.
+    is_taken_back: bool,
+    /// So often it is asked before it has anything that it does not use.
+    is_used: AtomicUsize,
+}
+
+impl<'a> Changing<'a> {
+    fn new(card: &'a Card, reserved: u64) -> Changing<'a> {
+        Changing { part: Part::new(card, reserved, 0), is_taken_back: false, is_used: AtomicUsize::new(0) }
+    }
+}
+
+impl Share for Changing<'_> {
+    fn held(&self) -> Stake {
+        self.part.held()
+    }
+
+    fn free(&self) -> Option<u64> {
+        self.part.free()
+    }
+
+    fn total(&self) -> Option<u64> {
+        self.part.total()
+    }
+
+    fn trim_to(&self, keep: u64) -> Result<()> {
+        if self.is_used.load(SeqCst) > 0 {
+            self.is_used.fetch_sub(1, SeqCst);
+            return Ok(());
+        }
+        self.part.trim_to(keep)?;
+        if self.is_taken_back {
+            *self.part.reserved.lock().unwrap() += self.part.card.0.swap(0, SeqCst);
+        }
+        Ok(())
+    }
+
+    fn set_budget(&self, bytes: u64) -> Result<()> {
+        self.part.set_budget(bytes)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.part.check()
+    }
+}
+
+/// An answer of nothing would end the asking, though the next request may be the first at the card.
+#[test]
+fn what_somebody_takes_back_was_given_all_the_same() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
+    let mine = Part::new(&card, 1, 1);
+    let theirs = Changing { is_taken_back: true, ..Changing::new(&card, 90) };
+    let (me, other) = (place.join("me", 1, WAIT), place.join("other", 1, WAIT));
+    other.serve(&theirs, NOW).unwrap();
+    let got = thread::scope(|s| {
+        s.spawn(|| assert_eq!(other.serve(&theirs, WAIT).unwrap(), 10));
+        ask(&me, &mine, 10)
+    });
+    assert_eq!((got, theirs.held().reserved), (Some(10), 90));
+}
+
+/// While the second is asked, the first may free what it used.
+#[test]
+fn if_nobody_had_anything_all_are_asked_once_more() {
+    for (used, given) in [(1, Some(10)), (2, None)] {
+        let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
+        let mine = Part::new(&card, 1, 1);
+        let theirs = Changing { is_used: AtomicUsize::new(used), ..Changing::new(&card, 90) };
+        let (me, other) = (place.join("me", 1, WAIT), place.join("other", 1, WAIT));
+        other.serve(&theirs, NOW).unwrap();
+        let got = thread::scope(|s| {
+            s.spawn(|| (0..2).for_each(|_| _ = other.serve(&theirs, WAIT).unwrap()));
+            ask(&me, &mine, 10)
+        });
+        assert_eq!(got, given, "{used}");
+    }
+}
