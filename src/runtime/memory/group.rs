@@ -67,6 +67,10 @@ impl Memory {
     }
 }
 
+/// How often others are asked for more than a request lacks. Once is enough where the card needs more for it; but it may also have
+/// had too little for the request and have enough by the time it is asked what it has, which then looks the same.
+const MOST_ASKS_FOR_MORE: u32 = 3;
+
 /// Whether memory of the card could help.
 fn curable(reason: OomReason) -> bool {
     use OomReason::{DeviceRefused, Exhausted, Fragmented, Waiting};
@@ -143,7 +147,7 @@ impl MemoryGroup<'_> {
         let Some(mut needs) = need(&error) else { return Err(error) };
         let _range = nvtx::range(c"ask the group", needs.bytes);
         let since = Instant::now();
-        let mut more_was_asked_for = false;
+        let mut asks_for_more = 0;
         loop {
             if member.ask(self.0, needs, since).is_none() {
                 return Err(self.0.check().err().unwrap_or(error));
@@ -156,10 +160,14 @@ impl MemoryGroup<'_> {
             needs = match free < now.bytes {
                 // Somebody else was first. But what members of another card have given has come to nobody.
                 true if self.card_is_known() => now,
-                false if !std::mem::replace(&mut more_was_asked_for, true) => match self.more(now, free) {
-                    Some(more) => more,
-                    None => return Err(error),
-                },
+                // Or it came just after the attempt.
+                false if asks_for_more < MOST_ASKS_FOR_MORE => {
+                    asks_for_more += 1;
+                    match self.more(now, free) {
+                        Some(more) => more,
+                        None => return Err(error),
+                    }
+                }
                 _ => return Err(error),
             };
         }
