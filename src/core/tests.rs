@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex};
 mod capture;
 mod checkpoint;
 mod falls_asleep;
+mod few_ids;
 mod guards;
 mod ids;
 mod maps_meet;

@@ -126,7 +126,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     }
 
     /// Takes whole granules, or a part that ends where their segment does, out of the free block `id`; no heap owns
-    /// them afterwards. `None`: out of ids, nothing changed.
+    /// them afterwards. `None`: out of ids, as for `carve`, nothing changed.
     pub(crate) fn take_part(&mut self, id: Id, part: Extent) -> Option<FreeBlock> {
         let piece = self.carve(id, part)?;
         self.maps().desc(piece).set_state(kind::UNUSED);
@@ -135,8 +135,8 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         Some(FreeBlock { part, id: piece })
     }
 
-    /// Takes all free granules, including a short last one of a segment if it is free; `segment_end` returns where the
-    /// segment of a granule ends.
+    /// Takes all free granules, including a short last one of a segment if it is free, but for parts of free blocks that there
+    /// are no ids to cut; `segment_end` returns where the segment of a granule ends.
     pub(crate) fn take_all(&mut self, segment_end: impl Fn(u32) -> Option<u32>) -> Vec<FreeBlock> {
         let mut found = Vec::new();
         self.free_list(&mut found);
@@ -147,10 +147,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             let at_end = segment_end((end - 1) >> LARGE_UNITS_SHIFT) == Some(end);
             let last = if at_end { end } else { end & !(LARGE_UNITS - 1) };
             if first < last {
-                match self.take_part(id, Extent::new(first, last - first)) {
-                    Some(block) => taken.push(block),
-                    None => break,
-                }
+                taken.extend(self.take_part(id, Extent::new(first, last - first)));
             }
         }
         taken

@@ -23,15 +23,16 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     }
 
     /// Cuts a part out of a free large block. The remainders on both sides stay free; the left one keeps the block's
-    /// id. `None`: out of ids, nothing changed.
+    /// id. `None`: out of ids for the remainders, nothing changed. All of a block needs none, so that it can be taken and
+    /// given back when there are none left.
     pub(crate) fn carve(&mut self, id: Id, part: Extent) -> Option<Id> {
         let maps = self.maps();
         let Extent { off: at, units } = part;
-        if !self.stock_ids() {
-            return None;
-        }
         let d = maps.desc(id);
         let (off, end) = (d.off(), d.off() + d.units());
+        if !self.stock(u32::from(at > off) + u32::from(at + units < end)) {
+            return None;
+        }
         self.unbin(id);
         let piece = if at > off { self.pop_id() } else { id };
         if at > off {
