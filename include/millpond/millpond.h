@@ -882,7 +882,7 @@ C_Status millpond_device_reset_peaks(millpond_device *device);
 /**
  * Gives memory that no block uses back to the device, from all pools.
  *
- * Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
+ * Errors: as `millpond_pool_empty_cache`.
  */
 C_Status millpond_device_empty_cache(millpond_device *device);
 
@@ -1084,7 +1084,8 @@ C_Status millpond_pool_free(millpond_pool *pool, void *ptr, C_Stream stream);
 /**
  * Memory of the pool that no block uses goes back to the device.
  *
- * Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE; OUT_OF_MEMORY: some is left that the library would have to cut, and it
+ * cannot keep track of more blocks.
  */
 C_Status millpond_pool_empty_cache(millpond_pool *pool);
 
@@ -1097,7 +1098,7 @@ C_Status millpond_pool_empty_cache(millpond_pool *pool);
  * Waits for the device if the pool has more than that, and does nothing otherwise.
  *
  * Errors: BUSY while a stream is captured (on `cuda` perhaps NOT_PERMITTED); NOT_PERMITTED in a stream callback;
- * INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE: a part may have gone back.
+ * INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE, OUT_OF_MEMORY as `millpond_pool_empty_cache`: a part may have gone back.
  */
 C_Status millpond_pool_trim_to(millpond_pool *pool,
                                uint64_t keep_bytes);

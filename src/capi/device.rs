@@ -241,7 +241,7 @@ pub unsafe extern "C" fn millpond_device_reset_peaks(device: *mut millpond_devic
 
 /// Gives memory that no block uses back to the device, from all pools.
 ///
-/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
+/// Errors: as `millpond_pool_empty_cache`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_empty_cache(device: *mut millpond_device) -> C_Status {
     run_roomy(|| handles::device(device)?.memory().empty_cache(None))

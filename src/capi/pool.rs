@@ -237,7 +237,8 @@ pub unsafe extern "C" fn millpond_pool_free(
 
 /// Memory of the pool that no block uses goes back to the device.
 ///
-/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE; OUT_OF_MEMORY: some is left that the library would have to cut, and it
+/// cannot keep track of more blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_empty_cache(pool: *mut millpond_pool) -> C_Status {
     run_roomy(|| {
@@ -254,7 +255,7 @@ pub unsafe extern "C" fn millpond_pool_empty_cache(pool: *mut millpond_pool) -> 
 /// Waits for the device if the pool has more than that, and does nothing otherwise.
 ///
 /// Errors: BUSY while a stream is captured (on `cuda` perhaps NOT_PERMITTED); NOT_PERMITTED in a stream callback;
-/// INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE: a part may have gone back.
+/// INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE, OUT_OF_MEMORY as `millpond_pool_empty_cache`: a part may have gone back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_trim_to(pool: *mut millpond_pool, keep_bytes: u64) -> C_Status {
     run_roomy(|| {

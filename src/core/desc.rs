@@ -418,6 +418,11 @@ impl Maps {
         first
     }
 
+    /// Whether no id is left that was never handed out: one heap may have in stock what others need.
+    pub(crate) fn ids_are_few(&self) -> bool {
+        self.next_id.load(Relaxed) >= self.most
+    }
+
     /// How many ids were ever handed out.
     pub(crate) fn ids_made(&self) -> u32 {
         self.next_id.load(Relaxed).min(self.most)

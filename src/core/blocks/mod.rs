@@ -5,7 +5,7 @@
 
 use super::backing::{Backing, Completed};
 use super::desc::{Id, Maps, kind};
-use super::ground::Ground;
+use super::ground::{Ground, Growing};
 use super::heap::{Heap, HeapState, LockedHeap};
 use super::shape::Class;
 use super::state::tags::Tags;
@@ -32,6 +32,17 @@ pub(crate) struct Blocks<'a> {
     backing: &'a dyn Backing,
     tuned: &'a Tuned,
     tags: &'a Lock<Tags>,
+}
+
+/// Makes the ids that heaps have in stock available to all. What was freed is merged for that.
+pub(crate) fn collect_ids(g: &Growing<'_>) {
+    let ground = g.ground;
+    for heap in ground.heaps().all() {
+        let mut h = ground.look(heap);
+        Blocks::of(ground).drain(&mut h);
+        h.flush();
+        h.give_ids_up();
+    }
 }
 
 impl<'a> Blocks<'a> {

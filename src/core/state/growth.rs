@@ -34,6 +34,8 @@ pub(crate) struct Growth {
     pub segments: Segments,
     pub stock: Stock,
     pub transits: Transits,
+    /// Of what was last to be taken out of heaps, something is left for lack of ids to cut it.
+    pub lacks_ids: bool,
     /// By units of the block: how often granules had to be newly mapped together for it.
     mapped_anew: HashMap<u32, MappedAnew>,
     times_grown: u32, // for want of memory

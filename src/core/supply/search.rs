@@ -3,7 +3,7 @@
 //!
 //! No lock is held between the steps.
 
-use super::super::blocks::{Blocks, WaitingBlocks, give_up_whole};
+use super::super::blocks::{WaitingBlocks, collect_ids, give_up_whole};
 use super::super::desc::{ALIAS, Id};
 use super::super::ground::{Ground, gaps};
 use super::super::heap::{LockedHeap, Runs, Scratch, Source, Unscattered};
@@ -398,17 +398,12 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Makes the block ids that other heaps have in stock available to all, once in a search: there are no others left.
+    /// Makes the block ids that heaps have in stock available to all, once in a search: there are no others left.
     fn collect_ids(&mut self, collected: &mut bool) -> Result<()> {
         if std::mem::replace(collected, true) {
             return Err(limits::error(TOO_MANY_BLOCKS));
         }
-        for heap in self.ground.heaps().all().filter(|x| x.index != self.req.heap.index) {
-            let mut h = self.ground.look(heap);
-            Blocks::of(self.ground).drain(&mut h);
-            h.flush();
-            h.give_ids_up();
-        }
+        collect_ids(&self.ground.growing());
         Ok(())
     }
 

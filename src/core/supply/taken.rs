@@ -3,7 +3,7 @@
 //! The growth lock is held while memory is taken and returned. In between the operation owns it, as memory in transit
 //! ([`InTransit`]).
 
-use super::super::blocks::Blocks;
+use super::super::blocks::{Blocks, collect_ids};
 use super::super::ground::{Growing, Transit};
 use super::super::heap::{FreeBlock, Heap};
 use super::super::state::growth::joined;
@@ -76,6 +76,9 @@ impl<'a> Growing<'a> {
     /// Merges everything that was freed so far in those heaps, and drops the pinned ones from the list.
     fn merge_freed(&self, mut heaps: Vec<&'static Heap>) -> Vec<&'static Heap> {
         let ground = self.ground;
+        if ground.maps.ids_are_few() {
+            collect_ids(self);
+        }
         heaps.retain(|x| !ground.pools().is_pinned(x));
         for &heap in &heaps {
             let mut h = ground.lock(heap);
@@ -89,9 +92,10 @@ impl<'a> Growing<'a> {
 
     /// Takes `most` free granules out of the heaps, or as many as there are. Of a tie it takes none or all, so it may take
     /// some more, but as few as possible. Nobody else can use them then, but work that was queued before they were freed
-    /// still may.
+    /// still may. What there are no ids to cut stays, and `lacks_ids` says so.
     pub(super) fn take_free(&mut self, heaps: Vec<&'static Heap>, most: u64, of: Of) -> Vec<Taken> {
         let heaps = self.merge_freed(heaps);
+        self.lacks_ids = false;
         let chosen = match self.ties.is_empty() {
             true => Set::new(),
             false => self.choose_free_ties(&heaps, most, of),
@@ -116,12 +120,15 @@ impl<'a> Growing<'a> {
                             0
                         }
                     };
-                    if n > 0
-                        && let Some(block) = h.take_part(id, piece.run.last(n).extent())
-                    {
-                        taken.push(Taken { heap, block });
-                        left -= if piece.tie.is_none() { u64::from(n) } else { 0 };
+                    if n == 0 {
+                        continue;
                     }
+                    let Some(block) = h.take_part(id, piece.run.last(n).extent()) else {
+                        self.lacks_ids = true;
+                        continue;
+                    };
+                    taken.push(Taken { heap, block });
+                    left -= if piece.tie.is_none() { u64::from(n) } else { 0 };
                 }
             }
         }
@@ -210,7 +217,7 @@ impl<'a> Growing<'a> {
     }
 
     /// Takes ties of which several heaps have parts (after a theft or a restore), if all their parts are free.
-    fn take_cut_ties(&self, heaps: &[&'static Heap], ties: &Set<GranuleRun>, taken: &mut Vec<Taken>) {
+    fn take_cut_ties(&mut self, heaps: &[&'static Heap], ties: &Set<GranuleRun>, taken: &mut Vec<Taken>) {
         let mut parts: Map<GranuleRun, Vec<Taken>> = Map::new();
         for &heap in heaps {
             let mut h = self.ground.lock(heap);
@@ -219,8 +226,9 @@ impl<'a> Growing<'a> {
             for (run, id) in runs {
                 for piece in self.ties.cut(run).into_iter().rev() {
                     let Some(tie) = piece.tie.filter(|t| ties.contains(t)) else { continue };
-                    if let Some(block) = h.take_part(id, piece.run.extent()) {
-                        parts.entry(tie).or_default().push(Taken { heap, block });
+                    match h.take_part(id, piece.run.extent()) {
+                        Some(block) => parts.entry(tie).or_default().push(Taken { heap, block }),
+                        None => self.lacks_ids = true,
                     }
                 }
             }

@@ -13,7 +13,7 @@ use super::super::state::growth::segments::Segment;
 use super::super::state::growth::transits::Parts;
 use super::super::types::PoolId;
 use super::super::units::{GRANULE, GranuleSet};
-use super::limits::is_limit;
+use super::limits::{self, TOO_MANY_BLOCKS, is_limit, is_table};
 use super::ranges::Ranges;
 use super::taken::{Lot, Of, Taken, count};
 use crate::base::error::{Error, Result};
@@ -40,10 +40,13 @@ impl<'a> Trim<'a> {
         Trim { ground }
     }
 
-    /// Gives all unused memory of one pool, or of all, back to the device. Waits for the device first. Returns whether
-    /// anything went back.
-    pub(crate) fn all(self, pool: Option<u32>) -> Result<bool> {
-        self.down_to(pool, 0)
+    /// Gives all unused memory of one pool, or of all, back to the device, but for what there are no ids to cut. Waits for
+    /// the device first.
+    pub(crate) fn all(self, pool: Option<u32>) -> Result<()> {
+        match self.down_to(pool, 0) {
+            Err(e) if !is_table(&e) => Err(e),
+            _ => Ok(()),
+        }
     }
 
     /// Gives as much unused memory back as the device takes. Waits for the device first. Returns whether anything went back.
@@ -65,24 +68,34 @@ impl<'a> Trim<'a> {
         };
         let Some(most) = lacks.filter(|_| ground.order.sync_device().is_ok()) else { return false };
         WaitingBlocks::of(ground).poll_all();
-        let mut held = {
-            let mut g = ground.growing();
-            let mut others = ground.heaps_in(None);
-            others.retain(|x| x.pool() != pool.0);
-            let taken = g.take_free(others, most, Of::Any);
-            if count(&taken) < most {
-                g.return_all(taken);
-                return false;
+        let (mut left, mut any) = (most, false);
+        while left > 0 {
+            let mut held = {
+                let mut g = ground.growing();
+                let mut others = ground.heaps_in(None);
+                others.retain(|x| x.pool() != pool.0);
+                let taken = g.take_free(others, left, Of::Any);
+                // What goes back leaves its ids for the rest.
+                if count(&taken) < left && (taken.is_empty() || !g.lacks_ids) {
+                    g.return_all(taken);
+                    break;
+                }
+                left = left.saturating_sub(count(&taken));
+                g.in_transit(taken, Parts::Any)
+            };
+            let given = self.give_granules_back(std::mem::take(&mut held.taken));
+            held.end(&mut ground.growing());
+            any |= given.any;
+            if given.done.is_err() {
+                break;
             }
-            g.in_transit(taken, Parts::Any)
-        };
-        let given = self.give_granules_back(std::mem::take(&mut held.taken));
-        held.end(&mut ground.growing());
-        given.any
+        }
+        any
     }
 
     /// Gives unused memory of one pool, or of all, back until no more than `keep` bytes of it are reserved: as little as
-    /// suffices, which may be the whole of a tie. If no more is reserved, it does nothing, and does not wait.
+    /// suffices, which may be the whole of a tie. If no more is reserved, it does nothing, and does not wait. `OutOfMemory`
+    /// where there are no ids to cut the rest of what could go.
     pub(crate) fn down_to(self, pool: Option<u32>, keep: u64) -> Result<bool> {
         let given = self.give_down_to(pool, keep)?;
         given.done.map(|()| given.any)
@@ -92,11 +105,11 @@ impl<'a> Trim<'a> {
         let ground = self.ground;
         ground.check_reentry()?;
         // Without a minimum, all idle ranges of addresses are unmapped, too.
-        let excess = |g: &Growing<'_>| match (keep, pool) {
-            (0, _) => u64::MAX,
-            (_, Some(p)) => g.account.of(p).reserved.current.saturating_sub(keep),
-            (_, None) => g.account.reserved().saturating_sub(keep),
+        let reserved = |g: &Growing<'_>| match pool {
+            Some(p) => g.account.of(p).reserved.current,
+            None => g.account.reserved(),
         };
+        let excess = |g: &Growing<'_>| if keep == 0 { u64::MAX } else { reserved(g).saturating_sub(keep) };
         if excess(&ground.growing()) == 0 {
             return Ok(GivenBack { any: false, done: Ok(()) });
         }
@@ -105,15 +118,31 @@ impl<'a> Trim<'a> {
         let heaps = || ground.heaps_in(pool.map(PoolId));
         let parts = pool.map_or(Parts::Any, |p| Parts::Of(p, p));
         let given = if ground.config.mapping {
-            let mut held = {
+            let (mut any, mut least) = (false, u64::MAX);
+            loop {
+                let (mut held, lacks_ids) = {
+                    let mut g = ground.growing();
+                    let most = excess(&g).div_ceil(GRANULE);
+                    let taken = g.take_free(heaps(), most, Of::Any);
+                    let lacks_ids = g.lacks_ids;
+                    (g.in_transit(taken, parts), lacks_ids)
+                };
+                let mut given = self.give_granules_back(std::mem::take(&mut held.taken));
                 let mut g = ground.growing();
-                let most = excess(&g).div_ceil(GRANULE);
-                let taken = g.take_free(heaps(), most, Of::Any);
-                g.in_transit(taken, parts)
-            };
-            let given = self.give_granules_back(std::mem::take(&mut held.taken));
-            held.end(&mut ground.growing());
-            given
+                held.end(&mut g);
+                any |= given.any;
+                given.any = any;
+                if !lacks_ids || given.done.is_err() {
+                    break given;
+                }
+                // What went back has left its ids for the rest, and so have the ranges of addresses.
+                let now = reserved(&g);
+                if now >= least {
+                    given.done = Err(limits::error(TOO_MANY_BLOCKS));
+                    break given;
+                }
+                least = now;
+            }
         } else {
             // What is left of a pool may leave it, and must be held by nobody until then.
             let may_leave = pool.filter(|_| keep == 0);

@@ -1,5 +1,8 @@
 //! What gives memory back, or brings back what was there before, where there are few descriptors or none left.
 
+use super::random::Random;
+use super::refits::{self, pick};
+use super::scarce::scarce_program;
 use super::*;
 
 /// A device of so many granules with so many descriptors.
@@ -57,6 +60,73 @@ fn one_call_gives_whole_granules_back_without_descriptors() {
     }
 }
 
+/// Three heaps with free blocks that must be cut: before two free granules of each, half a granule is free whose start is
+/// used. There are no more descriptors, or, with `some`, those that two small blocks leave when they are merged.
+fn to_be_cut(ids: u64, some: bool) -> (Bench, PoolId) {
+    let mut b = with_ids(100, ids);
+    let p = b.pool(false);
+    for _ in 0..8 {
+        b.alloc(p, Some(1), G).unwrap();
+    }
+    b.pond.sleep().begin(p, false).unwrap();
+    let mut free = Vec::new();
+    for stream in 1..4 {
+        for _ in 0..4 {
+            for bytes in [G / 2, 5 * G / 2, G] {
+                let i = b.alloc(PoolId::DEFAULT, Some(stream), bytes).unwrap();
+                free.extend((bytes > G).then_some(b.live[i].offset));
+            }
+        }
+    }
+    let mut small = Vec::new();
+    while let Ok(i) = b.alloc(PoolId::DEFAULT, Some(9), 100) {
+        small.push(b.live[i].offset);
+    }
+    free.extend(small.into_iter().take(if some { 2 } else { 0 }));
+    for at in free {
+        let i = b.live.iter().position(|x| x.offset == at).unwrap();
+        b.free(i, None);
+    }
+    b.rest();
+    (b, p)
+}
+
+/// One heap takes all descriptors that are left to cut its first block: the others, and its own next one, get those back.
+#[test]
+fn what_one_heap_needs_to_cut_serves_the_next_one() {
+    for (ids, some) in (60..70).flat_map(|n| [(n, false), (n, true)]) {
+        let b = to_be_cut(ids, some).0;
+        let before = b.taken();
+        let told = b.pond.empty_cache(None);
+        let given = before - b.taken();
+        match told {
+            Ok(()) => assert_eq!(given, 24, "{ids}"),
+            Err(e) => {
+                assert!(!some, "{ids}: {e}");
+                assert_eq!((e.code(), given), (Code::OutOfMemory, 0), "{ids}: {e}");
+                assert!(e.message().contains("more blocks"), "{ids}: {e}");
+            }
+        }
+        b.finish();
+    }
+}
+
+/// The same where a pool that wakes needs four of these blocks.
+#[test]
+fn what_one_block_needs_to_be_cut_serves_the_next_one_when_a_pool_wakes() {
+    for (ids, limited) in (60..70).flat_map(|n| [(n, false), (n, true)]) {
+        let (mut b, p) = to_be_cut(ids, true);
+        let before = b.taken();
+        match limited {
+            true => b.limit(None, before * G),
+            false => b.world.lock().unwrap().capacity = before * G,
+        }
+        b.pond.sleep().wake(p).unwrap_or_else(|e| panic!("{ids} descriptors, limited: {limited}: {e}"));
+        assert_eq!(b.taken(), if limited { before } else { before - 16 });
+        b.finish();
+    }
+}
+
 /// A pool ends: its memory goes back, or belongs to nobody and goes back later.
 #[test]
 fn the_end_of_a_pool_loses_no_memory_for_lack_of_descriptors() {
@@ -104,5 +174,111 @@ fn a_pool_wakes_without_descriptors() {
         b.pond.sleep().wake(p).unwrap_or_else(|e| panic!("{ids} descriptors, limited: {limited}: {e}"));
         b.world.lock().unwrap().capacity = 100 * G;
         b.finish();
+    }
+}
+
+/// Random programs of three pools, one of which sleeps at times.
+#[test]
+fn programs_with_few_descriptors_get_all_memory_back_with_one_call() {
+    let mut refused = [0; 2]; // requests, and calls that give memory back
+    for seed in 1..=part_of(400) as u64 {
+        let mut r = Random(seed * 1_000_003);
+        let (granules, ids) = (20 + r.below(60), 20 + r.below(200));
+        let mut b = with_ids(granules, ids);
+        let pools = [PoolId::DEFAULT, b.pool(false), b.pool(false)];
+        let (small, halves) = (r.below(3), r.below(4));
+        for _ in 0..300 {
+            let (pool, stream) = (pools[r.below(3) as usize], 1 + r.below(3));
+            match r.below(20) {
+                0..=9 => {
+                    let bytes = match r.below(8) {
+                        n if n < small => 100 + r.below(20_000),
+                        n if n < small + halves => G / 4 + r.below(3 * G),
+                        _ => (1 + r.below(4)) * G,
+                    };
+                    match b.pond.sleep().is_on(pool) {
+                        true => {}
+                        false => refused[0] += usize::from(b.alloc(pool, Some(stream), bytes).is_err()),
+                    }
+                }
+                10..=16 if !b.live.is_empty() => {
+                    let i = r.below(b.live.len() as u64) as usize;
+                    b.free(i, (r.below(8) == 0).then_some(stream));
+                }
+                17 if r.below(3) == 0 && !b.pond.sleep().is_on(pools[1]) => {
+                    b.sleep(pools[1], r.below(2) == 0, true);
+                }
+                17 => b.wake(pools[1]),
+                18 if r.below(4) == 0 => {
+                    b.rest();
+                    let keeps = b.granules_taken();
+                    match b.pond.empty_cache(None) {
+                        Ok(()) => assert_eq!(b.taken(), keeps, "seed {seed}"),
+                        Err(e) => {
+                            assert_eq!(e.code(), Code::OutOfMemory, "seed {seed}: {e}");
+                            refused[1] += 1;
+                        }
+                    }
+                }
+                18 if !b.live.is_empty() => {
+                    let i = r.below(b.live.len() as u64) as usize;
+                    let bytes = (b.live[i].bytes / 2).max(1);
+                    let _ = b.resize(i, bytes);
+                }
+                _ => {}
+            }
+            b.pond.ground().check();
+            let s = b.pond.stats(None).unwrap();
+            assert_eq!(s.requested.current, b.requested, "seed {seed}");
+            assert_eq!(s.reserved.current, b.taken() * G, "seed {seed}");
+        }
+        if b.pond.sleep().is_on(pools[1]) {
+            // All that others have may go.
+            while let Some(i) = b.live.iter().position(|x| x.pool != pools[1]) {
+                b.free(i, None);
+            }
+            b.rest();
+            b.pond.sleep().wake(pools[1]).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        }
+        while !b.live.is_empty() {
+            b.free(0, None);
+        }
+        b.rest();
+        if r.below(2) == 0 {
+            b.pond.pool_destroy(pools[1]).unwrap();
+            b.pond.pool_destroy(pools[2]).unwrap();
+            b.pond.ground().check();
+        }
+        b.finish();
+    }
+    assert!(refused[0] > 100, "{refused:?}");
+}
+
+/// The same with all that may happen to blocks, on all kinds of devices.
+#[test]
+fn random_programs_with_few_descriptors() {
+    for seed in 1..=part_of(80) as u64 {
+        let mut r = Random(seed * 1_000_003);
+        let (granules, n) = (20 + r.below(50), 200 + r.below(300));
+        let most_blocks = 64 + 20 + r.below(150);
+        let mapping = r.below(4) > 0;
+        let tie = pick(&mut r, &[0, 0, 2, 5, 8]);
+        let growing = r.below(2) == 0;
+        let few = Config { most_blocks, tie, tie_growth: 2, growing, ..config(mapping, granules * G) };
+        let contiguous = [0, 1].map(|_| r.below(10) == 0);
+        let ops = scarce_program(&mut r, n, granules);
+        run_on(Bench::new(few), contiguous, ops);
+    }
+}
+
+/// The same where blocks are scattered over holes.
+#[test]
+fn random_programs_over_holes_with_few_descriptors() {
+    for seed in 1..=part_of(32) as u64 {
+        let mut r = Random(seed * 1_000_003);
+        let b = refits::with_holes_and(&mut r, |r, pins| 3 * pins + 60 + r.below(90));
+        let n = 300 + r.below(600);
+        let ops = refits::program(&mut r, n);
+        run_on(b, [false; 2], ops);
     }
 }

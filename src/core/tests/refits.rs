@@ -65,10 +65,16 @@ impl Bench {
 
 /// A device of which half is free, in holes of a granule or half of one.
 fn with_holes(r: &mut Random) -> Bench {
+    with_holes_and(r, |_, _| u64::MAX)
+}
+
+/// The same with so many descriptors, by how many blocks there are at first.
+pub(super) fn with_holes_and(r: &mut Random, most_blocks: impl Fn(&mut Random, u64) -> u64) -> Bench {
     let (pins, plenty) = (6 + r.below(12), r.below(3) > 0);
     let granules = if plenty { 5 * pins } else { 2 * pins + r.below(4) };
     let most_pieces = [16_000, 40, 16][r.below(3) as usize];
-    let mut b = Bench::new(Config { most_pieces, ..config(true, granules * G) });
+    let most_blocks = most_blocks(r, pins);
+    let mut b = Bench::new(Config { most_pieces, most_blocks, ..config(true, granules * G) });
     for _ in 0..2 * pins {
         let bytes = if r.below(3) == 0 { G / 2 } else { G };
         b.alloc(PoolId::DEFAULT, Some(0), bytes).unwrap();
@@ -83,7 +89,7 @@ pub(super) fn pick<T: Copy>(r: &mut Random, from: &[T]) -> T {
 }
 
 /// A program of so many operations.
-fn program(r: &mut Random, n: u64) -> Vec<Op> {
+pub(super) fn program(r: &mut Random, n: u64) -> Vec<Op> {
     let hard = r.below(3) > 0;
     let ends = [0, 1, 2, 3, 20, 40, 64, 100, 125, 126, 127];
     let mut sizes = Vec::new();

@@ -40,7 +40,7 @@ impl Bench {
 }
 
 /// Programs in the manner of those of `refits.rs`, on a device that is nearly full, with limits that change.
-fn scarce_program(r: &mut Random, n: u64, granules: u64) -> Vec<Op> {
+pub(super) fn scarce_program(r: &mut Random, n: u64, granules: u64) -> Vec<Op> {
     let mut sizes: Vec<u64> = Vec::new();
     let small_part = 2 + r.below(7);
     for _ in 0..3 + r.below(10) {
