@@ -34,13 +34,16 @@ pub(crate) struct Blocks<'a> {
     tags: &'a Lock<Tags>,
 }
 
-/// Makes the ids that heaps have in stock available to all. What was freed is merged for that.
+/// Makes the ids that heaps have in stock available to all. What was freed is merged for that, but in a pool that sleeps: the
+/// account has no chunks of it that could become granules.
 pub(crate) fn collect_ids(g: &Growing<'_>) {
     let ground = g.ground;
     for heap in ground.heaps().all() {
         let mut h = ground.look(heap);
-        Blocks::of(ground).drain(&mut h);
-        h.flush();
+        if !ground.pools().sleeps(PoolId(heap.pool())) {
+            Blocks::of(ground).drain(&mut h);
+            h.flush();
+        }
         h.give_ids_up();
     }
 }

@@ -177,6 +177,28 @@ fn a_pool_wakes_without_descriptors() {
     }
 }
 
+/// Chunks of a sleeping pool whose blocks are freed stay chunks for the account until the pool wakes.
+#[test]
+fn a_search_for_descriptors_leaves_the_account_of_a_sleeping_pool_alone() {
+    let mut b = with_ids(100, 40);
+    let p = b.pool(false);
+    for bytes in [100, 5000, G] {
+        b.alloc(p, Some(1), bytes).unwrap();
+    }
+    let reserved = |b: &Bench| b.pond.ground().maps.reserved.counters(Some(p.0)).map(|c| c.current);
+    let before = reserved(&b);
+    b.pond.sleep().begin(p, false).unwrap();
+    assert_eq!(reserved(&b), [0; 2]);
+    b.free(0, None);
+    b.free(0, None);
+    b.use_up(&[PoolId::DEFAULT], 2);
+    assert_eq!(reserved(&b), [0; 2]);
+    b.make_holes();
+    b.pond.sleep().wake(p).unwrap();
+    assert_eq!(reserved(&b), before);
+    b.finish();
+}
+
 /// Random programs of three pools, one of which sleeps at times.
 #[test]
 fn programs_with_few_descriptors_get_all_memory_back_with_one_call() {
