@@ -8,7 +8,7 @@
 
 use super::super::account::Accounts;
 use super::super::aliases::show_the_same;
-use super::super::blocks::{Blocks, ReleasedPools, WaitingBlocks};
+use super::super::blocks::{Blocks, ReleasedPools, WaitingBlocks, collect_ids};
 use super::super::desc::{ALIAS, DIRECT, TAGGED, TUNED, USES, use_of};
 use super::super::ground::{Ground, Growing};
 use super::super::heap::Heap;
@@ -110,6 +110,9 @@ impl<'a> Restore<'a> {
         let ground = self.ground;
         let mut ready = Ready::default();
         for _ in 0..TRIES {
+            if ground.maps.ids_are_few() {
+                collect_ids(&ground.growing()); // it may need more than its own heaps have
+            }
             let captured = |s: &&RecordedStream| s.serial != 0 && ground.order.records_later(s.id);
             if let Some(s) = self.want.streams.values().find(captured) {
                 fail!(Code::Busy, "stream {:#x} is being captured", s.id);

@@ -177,6 +177,30 @@ fn a_pool_wakes_without_descriptors() {
     }
 }
 
+/// A restore needs descriptors that heaps of another pool have in stock.
+#[test]
+fn a_restore_finds_the_descriptors_that_others_do_not_use() {
+    for ids in 120..124 {
+        let mut b = with_ids(200, ids);
+        let p = b.pool(false);
+        for _ in 0..8 {
+            b.alloc(p, Some(1), G).unwrap();
+        }
+        let saved = b.checkpoint(p);
+        while let Some(i) = b.live.iter().position(|x| x.pool == p) {
+            b.free(i, None);
+        }
+        b.use_up(&[PoolId::DEFAULT], 1); // side by side: freed, they are one
+        while !b.live.is_empty() {
+            b.free(0, None);
+        }
+        b.rest();
+        b.try_restore(&saved).unwrap_or_else(|e| panic!("{ids} descriptors: {e}"));
+        b.pond.checkpoints().destroy(saved.id).unwrap();
+        b.finish();
+    }
+}
+
 /// Chunks of a sleeping pool whose blocks are freed stay chunks for the account until the pool wakes.
 #[test]
 fn a_search_for_descriptors_leaves_the_account_of_a_sleeping_pool_alone() {
