@@ -218,9 +218,22 @@ impl Growing<'_> {
             }
             runs.retain(|r| r.0.count > 0);
         }
+        let mut cut = true;
         if taken.try_reserve(runs.len()).is_ok() {
             for &(run, id) in runs.iter() {
-                let Some(mut block) = h.take_part(id, run.extent()) else { break };
+                let part = loop {
+                    let part = h.take_part(id, run.extent());
+                    // If need be it is cut with ids that were lent.
+                    let lent = if part.is_none() { ids.pop() } else { None };
+                    match lent {
+                        Some(lent) => h.put_id(lent),
+                        None => break part,
+                    }
+                };
+                let Some(mut block) = part else {
+                    cut = false;
+                    break;
+                };
                 if let Some(id) = ids.pop() {
                     h.put_id(std::mem::replace(&mut block.id, id));
                 }
@@ -228,7 +241,7 @@ impl Growing<'_> {
             }
         }
         // There is nothing new to see until the heap changes.
-        if all {
+        if all && cut {
             h.rest(STOCK);
         }
         (free > 0).then(|| Giver { id: giver.stream(), stream: h.stream.clone() })

@@ -201,6 +201,25 @@ fn a_restore_finds_the_descriptors_that_others_do_not_use() {
     }
 }
 
+/// Memory of another stream, which must be cut, where the request's own heap has all descriptors that are left.
+#[test]
+fn a_request_cuts_what_another_heap_has_with_descriptors_of_its_own() {
+    let mut b = with_ids(9, 60);
+    b.alloc(PoolId::DEFAULT, Some(2), G / 4).unwrap();
+    let at: Vec<u64> = [G / 2, 5 * G / 2, 5 * G]
+        .map(|bytes| b.alloc(PoolId::DEFAULT, Some(1), bytes).map(|i| b.live[i].offset).unwrap())
+        .to_vec();
+    let i = b.live.iter().position(|x| x.offset == at[1]).unwrap();
+    b.free(i, None);
+    let ground = b.pond.ground();
+    let heap = |stream| ground.pools().live(PoolId::DEFAULT).unwrap().heap_of(stream).unwrap();
+    ground.lock(heap(1)).flush();
+    ground.lock(heap(1)).give_ids_up();
+    assert!(!ground.lock(heap(2)).stock(60), "it has all");
+    b.alloc(PoolId::DEFAULT, Some(2), 2 * G).unwrap();
+    b.finish();
+}
+
 /// Chunks of a sleeping pool whose blocks are freed stay chunks for the account until the pool wakes.
 #[test]
 fn a_search_for_descriptors_leaves_the_account_of_a_sleeping_pool_alone() {
