@@ -159,13 +159,10 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
 
     /// Gives the end of a live block's memory, all but `units`, to the free memory. `false`: out of ids, nothing changed.
     pub(crate) fn shorten(&mut self, id: Id, units: u32) -> bool {
-        if !self.stock_ids() {
-            return false;
-        }
+        let Some(rest) = self.take_id() else { return false };
         let maps = self.maps();
         let d = maps.desc(id);
         let (off, all) = (d.off(), d.units());
-        let rest = self.pop_id();
         let r = maps.desc(rest);
         r.set_off(off + units);
         r.set_units(all - units);

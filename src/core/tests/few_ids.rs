@@ -220,6 +220,24 @@ fn a_request_cuts_what_another_heap_has_with_descriptors_of_its_own() {
     b.finish();
 }
 
+/// A block that gets shorter needs one for what it gives away.
+#[test]
+fn a_block_gets_shorter_with_the_last_descriptor() {
+    let mut b = with_ids(9, 20);
+    let i = b.alloc(PoolId::DEFAULT, Some(1), 3 * G).unwrap();
+    let ground = b.pond.ground();
+    let heap = ground.pools().live(PoolId::DEFAULT).unwrap().heap_of(1).unwrap();
+    let mut h = ground.lock(heap);
+    let mut ids: Vec<_> = std::iter::from_fn(|| h.take_id()).collect();
+    h.put_id(ids.pop().unwrap());
+    drop(h);
+    b.resize(i, G).unwrap();
+    let size = b.pond.block(b.live[0].offset).unwrap().size;
+    ids.into_iter().for_each(|id| b.pond.ground().lock(heap).put_id(id));
+    assert_eq!(size, G);
+    b.finish();
+}
+
 /// Chunks of a sleeping pool whose blocks are freed stay chunks for the account until the pool wakes.
 #[test]
 fn a_search_for_descriptors_leaves_the_account_of_a_sleeping_pool_alone() {
