@@ -127,13 +127,13 @@ fn smaller_apart(text: &str, last: &Path) -> String {
     std::fs::read_to_string(last).unwrap_or_default()
 }
 
-/// Ends this process when no program comes to its end for long.
+/// Ends this process when no operation comes to its end for long: a program that repeats some may take its time.
 fn watch() {
     std::thread::spawn(|| {
         let mut seen = u64::MAX;
         loop {
             std::thread::sleep(Duration::from_secs(12));
-            let now = PROGRAMS.load(Relaxed);
+            let now = OPERATIONS.load(Relaxed);
             if now == seen {
                 eprintln!("oracle: the program hangs");
                 std::process::abort();
@@ -143,7 +143,8 @@ fn watch() {
     });
 }
 
-static PROGRAMS: AtomicU64 = AtomicU64::new(0);
+/// How many have come to their end.
+pub static OPERATIONS: AtomicU64 = AtomicU64::new(0);
 
 fn save(path: &Path, kind: Kind, program: &Program, note: &str) {
     let note: String = note.lines().map(|l| format!("# {l}\n")).collect();
@@ -166,7 +167,6 @@ fn hunt_here(kind: Kind, seconds: u64, last: &Path) {
         let mut program = super::random::random(seed, length, kind.taste());
         program.retain(|op| !without.split(',').any(|name| name == op.name()));
         save(last, kind, &program, &format!("seed {seed}: did not come to an end"));
-        PROGRAMS.fetch_add(1, Relaxed);
         match run::run(kind, &program, Lie::None) {
             Ok(done) => operations += done,
             Err(first) if found.is_some() => {
@@ -231,7 +231,6 @@ fn smaller(
             return false;
         }
         save(last, kind, &p.to_vec(), &format!("seed {seed}: crashes or hangs when made smaller"));
-        PROGRAMS.fetch_add(1, Relaxed);
         match run::run(kind, p, Lie::None) {
             Err(f) if gist(&f.text) == want => {
                 said = f.text;

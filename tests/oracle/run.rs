@@ -4,6 +4,7 @@
 //! No lock of the oracle is held during a call of the library: an operation looks up what it may do, calls, and then
 //! records the result. So one operation can run while another is held.
 
+use super::apart::OPERATIONS;
 use super::api::{self, Device, Failed};
 use super::model::{Model, PoolOf};
 use super::program::{BLOCKS, CALLS, CODES, Op, What, unrolled};
@@ -15,6 +16,7 @@ use millpond::Code;
 use millpond::capi::*;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A kind of device.
@@ -180,6 +182,7 @@ pub fn run(kind: Kind, program: &[Op], lie: Lie) -> Result<u64, Failure> {
             r.guarded(ops[0]);
         }
         r.m().done += 1;
+        OPERATIONS.fetch_add(1, Relaxed);
         if let Some(text) = r.settle() {
             return Err(fail(before, text));
         }

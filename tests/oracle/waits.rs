@@ -18,8 +18,8 @@ pub struct Granules {
     owners: BTreeMap<u64, Option<usize>>,
     /// Streams that asked in vain, and may have gathered what there was.
     gathered: BTreeSet<usize>,
-    /// Freed blocks, and what they wait for.
-    freed: Vec<(BTreeSet<u64>, Clock)>,
+    /// Freed blocks, what they wait for, and how many there are of the same.
+    freed: Vec<(BTreeSet<u64>, Clock, usize)>,
 }
 
 fn granules_of(w: &World, b: &Block) -> BTreeSet<u64> {
@@ -60,7 +60,12 @@ impl Granules {
         };
         lines.into_iter().filter(|&l| !w.lines[l].importer).for_each(|l| join(&mut clock, &w.now(l)));
         if !w.is_over(&clock) {
-            self.freed.push((granules_of(w, b), clock));
+            let granules = granules_of(w, b);
+            // A program that repeats itself frees the same block very often.
+            match self.freed.iter_mut().rev().find(|f| f.1 == clock && f.0 == granules) {
+                Some(same) => same.2 += 1,
+                None => self.freed.push((granules, clock, 1)),
+            }
         }
     }
 
@@ -83,7 +88,7 @@ impl Granules {
 impl Granules {
     /// How many freed blocks may still wait for anything.
     pub fn waiting(&self, w: &World) -> usize {
-        self.freed.iter().filter(|f| !w.is_over(&f.1)).count()
+        self.freed.iter().filter(|f| !w.is_over(&f.1)).map(|f| f.2).sum()
     }
 }
 
