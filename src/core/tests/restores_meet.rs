@@ -9,6 +9,8 @@ use super::random::Random;
 use super::*;
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 const ALL: u64 = 64 << 20;
 
@@ -43,8 +45,10 @@ struct Party {
     world: Arc<Mutex<World>>,
     pool: PoolId,
     live: Mutex<Vec<Live>>,
-    /// Physical start, end, stream, and what was queued there when its block was freed.
+    /// Physical start, end, stream, and what the program had queued there when its block was freed.
     dirty: Mutex<Vec<(u64, u64, u64, u64)>>,
+    /// How many blocks of the pool the program has allocated, less those that it has freed.
+    count: AtomicI64,
     kept: CheckpointId,
     saved: Vec<Live>,
     mapping: bool,
@@ -66,9 +70,9 @@ impl Party {
         let pond = Pond::new(sizes, Arc::new(Sim(world.clone()))).unwrap();
         world.lock().unwrap().real = pond.ground().memory_granules();
         let pool = pond.pool_create(0, false).unwrap();
-        let (live, dirty) = Default::default();
+        let (live, dirty, count) = Default::default();
         let kept = pond.checkpoints().make(pool).unwrap();
-        let mut p = Party { pond, world, pool, live, dirty, kept, saved: vec![], mapping, failing };
+        let mut p = Party { pond, world, pool, live, dirty, count, kept, saved: vec![], mapping, failing };
         p.shuffle(&mut r, 30);
         p.kept = p.pond.checkpoints().make(pool).unwrap();
         p.saved = p.live.lock().unwrap().iter().filter(|b| b.pool == pool).cloned().collect();
@@ -104,6 +108,7 @@ impl Party {
     fn alloc(&self, ours: bool, stream: Option<u64>, bytes: u64) {
         let pool = if ours { self.pool } else { PoolId::DEFAULT };
         if let Ok(at) = self.pond.alloc(pool, stream.unwrap_or(UNORDERED), bytes) {
+            self.count.fetch_add(i64::from(ours), Ordering::Relaxed);
             self.live.lock().unwrap().push(Live { at, bytes, stream, pool, uses: vec![] });
         }
     }
@@ -111,7 +116,7 @@ impl Party {
     /// What is queued on the streams that have used a block, with more of it if it is to be, comes before its end.
     fn soil(&self, b: &Live, more: bool) {
         let mut w = self.world.lock().unwrap();
-        if self.mapping && !w.is_there(b.at, b.bytes) {
+        if !w.is_there(b.at, b.bytes) {
             return;
         }
         let ranges = w.behind(b.at, b.bytes);
@@ -120,9 +125,10 @@ impl Party {
             None => w.streams.keys().copied().collect(),
         };
         for s in users {
-            let st = w.streams.entry(s).or_default();
-            st.queued += u64::from(more);
-            let q = st.queued;
+            if more {
+                w.work(s);
+            }
+            let q = w.streams.get(&s).map_or(0, |st| st.work);
             self.dirty.lock().unwrap().extend(ranges.iter().map(|&(a, n)| (a, a + n, s, q)));
         }
     }
@@ -139,7 +145,7 @@ impl Party {
             self.soil(&b, more);
         }
         match self.pond.free(b.at, None, None) {
-            Ok(()) => {}
+            Ok(()) => _ = self.count.fetch_sub(i64::from(b.pool == self.pool), Ordering::Relaxed),
             Err(e) if e.code() == Code::Device => self.live.lock().unwrap().push(b),
             Err(e) => assert!([Code::DoubleFree, Code::UnknownPointer].contains(&e.code()), "{e}"),
         }
@@ -171,12 +177,12 @@ impl Party {
                     if let Some(x) = live.iter_mut().find(|x| x.at == b.at) {
                         x.uses.push(user);
                     }
-                    self.world.lock().unwrap().streams.entry(user).or_default().queued += 1;
+                    self.world.lock().unwrap().work(user);
                 }
             }
             Act::Export(at) => {
                 let Some(b) = self.some(at) else { return };
-                self.world.lock().unwrap().streams.entry(9).or_default().queued += 1;
+                self.world.lock().unwrap().work(9);
                 if let Ok(Some(fence)) = pond.order().user(9).and_then(|u| pond.order().fence(&u)) {
                     _ = pond.exports().add_fence(b.at, fence);
                 }
@@ -241,13 +247,15 @@ impl Party {
     /// What the restore has made live comes after all work on its memory.
     fn check_order(&self, live: &[(u64, u64)]) {
         let w = self.world.lock().unwrap();
+        let dirty = self.dirty.lock().unwrap();
         for b in self.saved.iter().filter(|b| live.iter().any(|l| l.0 == b.at)) {
             if self.pond.block(b.at).is_err() || self.mapping && !w.is_there(b.at, b.bytes) {
                 continue; // freed again
             }
             for (a, n) in w.behind(b.at, b.bytes) {
-                for &(x, y, s, q) in self.dirty.lock().unwrap().iter() {
-                    if x.max(a) < y.min(a + n) && Some(s) != b.stream && !w.passed(s, q) {
+                let on = |d: &&(u64, u64, u64, u64)| d.0.max(a) < d.1.min(a + n);
+                for &(_, _, s, q) in dirty.iter().filter(on) {
+                    if Some(s) != b.stream && !w.passed(s, q) {
                         let waits = b.stream.and_then(|t| w.streams.get(&t)).and_then(|t| t.waits.get(&s));
                         assert!(
                             waits.is_some_and(|&v| v >= q),
@@ -263,20 +271,23 @@ impl Party {
 }
 
 /// Whether it came to a meeting in the nth call, or there was none to come to. The call of number `fails` after it fails.
-fn meet(seed: u64, mapping: bool, met: Option<(u32, Act)>, fails: u32) -> bool {
+/// `moment`: how long the restore stands still while the other thread begins.
+fn meet(seed: u64, mapping: bool, met: Option<(u32, Act)>, fails: u32, moment: Option<Duration>) -> bool {
     let p = Arc::new(Party::new(seed, mapping, fails > 0));
     let before = p.check_owners();
     let key = |b: &Live| (b.at, b.bytes);
     let ours: BTreeSet<(u64, u64)> = before.iter().filter(|b| b.pool == p.pool).map(key).collect();
     let want: BTreeSet<(u64, u64)> = p.saved.iter().map(key).collect();
     // Work on what is going to be freed is queued.
+    let count = p.count.load(Ordering::Relaxed);
     let gone = |b: &&Live| b.pool == p.pool && !want.contains(&key(b));
     before.iter().filter(gone).for_each(|b| p.soil(b, true));
     if let Some((nth, act)) = met {
         let there = p.clone();
-        p.world.lock().unwrap().meeting = Some((nth, Box::new(move || there.act(act))));
+        let mut w = p.world.lock().unwrap();
+        w.meeting = Some((nth, Box::new(move || there.act(act))));
+        w.moment = moment;
         if fails > 0 {
-            let mut w = p.world.lock().unwrap();
             (w.fail_nth, w.fail_full) = (nth + fails - 1, seed.is_multiple_of(2));
         }
     }
@@ -310,6 +321,12 @@ fn meet(seed: u64, mapping: bool, met: Option<(u32, Act)>, fails: u32) -> bool {
         Ok(_) if quiet => assert_eq!(now, want, "exactly these are live"),
         Err(e) if quiet => assert_eq!(now, ours, "{e}: nothing has changed"),
         _ => {}
+    }
+    let (freed, made) = done.as_ref().map_or((0, 0), |d| (d.freed.len(), d.live.len()));
+    if !matches!(met, Some((_, Act::Restore))) {
+        let others = p.count.load(Ordering::Relaxed) - count;
+        let balance = ours.len() as i64 - freed as i64 + made as i64 + others;
+        assert_eq!(now.len() as i64, balance, "what the restore has told is what it did");
     }
     let codes = [Code::NotPermitted, Code::Busy, Code::OutOfMemory, Code::UnknownStream];
     if let Err(e) = &done {
@@ -348,6 +365,12 @@ fn act(r: &mut Random) -> Act {
     }
 }
 
+/// From nothing to 200 us, at several scales: the threads then run side by side.
+fn moment(r: &mut Random) -> Duration {
+    let most = [1, 5, 20, 80, 200][r.below(5) as usize];
+    Duration::from_micros(r.below(most + 1))
+}
+
 #[test]
 fn a_restore_meets_another_thread_in_each_call() {
     let mut all = 0;
@@ -357,8 +380,10 @@ fn a_restore_meets_another_thread_in_each_call() {
         for nth in 0..40 {
             let met = (nth > 0).then(|| (nth, act(&mut r)));
             let fails = [0, 0, 1, 2, 3 + r.below(4) as u32][r.below(5) as usize];
-            let what = format!("seed {seed}, mapping {mapping}, {met:?}, fails {fails}");
-            let done = std::panic::catch_unwind(|| meet(seed, mapping, met, if nth > 0 { fails } else { 0 }));
+            let moment = (seed % 4 > 1).then(|| moment(&mut r));
+            let what = format!("seed {seed}, mapping {mapping}, {met:?}, fails {fails}, {moment:?}");
+            let fails = if nth > 0 { fails } else { 0 };
+            let done = std::panic::catch_unwind(|| meet(seed, mapping, met, fails, moment));
             let Ok(came) = done else { panic!("{what}") };
             if nth > 0 && !came {
                 break;

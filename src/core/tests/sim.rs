@@ -1,6 +1,8 @@
 //! The simulated device: which granules exist, what stands behind which address, what each stream has still to do.
 
 use super::*;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// So many questions in a row, with no new mark, are a wait.
 const PATIENCE: u32 = 300;
@@ -57,6 +59,8 @@ pub(super) struct World {
     pub(super) amid: Option<(&'static str, Meanwhile)>,
     /// What another thread does in the midst of the nth call from now. It has a moment for it, then the call goes on.
     pub(super) meeting: Option<(u32, Meanwhile)>,
+    /// That long from the start of the other thread, instead of until it is done or 20 ms are over.
+    pub(super) moment: Option<Duration>,
     /// It is over when this ends.
     pub(super) met: Option<std::thread::JoinHandle<()>>,
     /// Granules that work is on: with what was queued on stream 2 then.
@@ -65,6 +69,8 @@ pub(super) struct World {
 #[derive(Default)]
 pub(super) struct Stream {
     pub(super) queued: u64,
+    /// What was queued when the program queued something last: what came after it are waits.
+    pub(super) work: u64,
     pub(super) done: u64,
     pub(super) waits: Waits,
 }
@@ -89,8 +95,11 @@ impl World {
         }
         out
     }
-    /// Whether all of a range of addresses has memory, on a device that maps.
+    /// Whether all of a range of addresses has memory.
     pub(super) fn is_there(&self, offset: u64, bytes: u64) -> bool {
+        if let Some((&o, &n)) = self.segments.range(..=offset).next_back() {
+            return offset + bytes <= o + n;
+        }
         let mut granules = (offset / G..(offset + bytes).div_ceil(G)).map(|g| g as u32);
         granules.all(|g| {
             let behind = if g < self.real { Some(&g) } else { self.shown.get(&g) };
@@ -116,6 +125,13 @@ impl World {
     pub(super) fn rests(&self, granule: u32) {
         let busy = self.in_flight.iter().any(|&(g, q)| g == granule && !self.passed(2, q));
         assert!(!busy, "granule {granule} is taken away while work is on it");
+    }
+    /// The program queues something on the stream. Returns what is queued there.
+    pub(super) fn work(&mut self, stream: u64) -> u64 {
+        let st = self.streams.entry(stream).or_default();
+        st.queued += 1;
+        st.work = st.queued;
+        st.work
     }
     pub(super) fn passed(&self, s: u64, q: u64) -> bool {
         self.streams.get(&s).is_none_or(|s| s.done >= q)
@@ -144,13 +160,28 @@ impl Sim {
         let mut w = self.world();
         w.meeting.iter_mut().for_each(|m| m.0 -= 1);
         let Some((_, f)) = w.meeting.take_if(|m| m.0 == 0) else { return };
+        let moment = w.moment;
         drop(w);
         let (tell, told) = std::sync::mpsc::channel();
+        let begun = Arc::new(AtomicBool::new(false));
+        let begins = begun.clone();
         let met = std::thread::spawn(move || {
+            begins.store(true, Ordering::Relaxed);
             f();
             _ = tell.send(());
         });
-        _ = told.recv_timeout(std::time::Duration::from_millis(20)); // it may have to wait for this thread
+        match moment {
+            None => _ = told.recv_timeout(Duration::from_millis(20)), // it may have to wait for this thread
+            Some(moment) => {
+                while !begun.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                let since = Instant::now();
+                while since.elapsed() < moment {
+                    std::hint::spin_loop(); // a sleep would take longer
+                }
+            }
+        }
         self.world().met = Some(met);
     }
     /// Whether this call is the one that fails.
@@ -213,7 +244,7 @@ impl Points for Sim {
         let (s, q, mut all) = w.marks[&mark].clone();
         all.insert(s, q.max(all.get(&s).copied().unwrap_or(0)));
         let st = w.streams.entry(stream).or_default();
-        st.queued += 1; // the wait itself is work
+        st.queued += 1; // the wait itself is work, though not the program's
         let waits = &mut st.waits;
         for (s, q) in all {
             let e = waits.entry(s).or_default();
