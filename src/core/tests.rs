@@ -22,6 +22,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
+mod beside;
 mod capture;
 mod checkpoint;
 mod falls_asleep;

@@ -165,6 +165,8 @@ impl<'a> Ranges<'a> {
             let first = pools.next().flatten();
             first.is_some() && pools.all(|p| p == first)
         };
+        // A restore holds this lock from the check of its ranges until it has taken them.
+        let _g = ground.growing();
         let mut aliases = ground.aliases();
         let keep = if all { 0 } else { aliases.idle_count() / 2 };
         aliases.take_idle(keep, kept)

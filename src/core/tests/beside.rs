@@ -1,0 +1,54 @@
+//! Restores, sleep and requests beside a thread that does what it may at any time: it looks at freed blocks, and gives memory of
+//! other pools back. It is in the midst of that at the worst moment.
+
+use super::*;
+use std::time::Duration;
+
+/// A pond on a device of so many bytes that several threads use.
+fn shared(config: Config) -> (Arc<Pond>, Arc<Mutex<World>>) {
+    let world = Arc::new(Mutex::new(World { capacity: config.max_alloc, threads: true, ..World::default() }));
+    let pond = Arc::new(Pond::new(config, Arc::new(Sim(world.clone()))).unwrap());
+    world.lock().unwrap().real = pond.ground().memory_granules();
+    (pond, world)
+}
+
+/// What is given back of another pool takes with it all addresses that no block needs: not those that a restore needs.
+#[test]
+fn a_restore_has_the_addresses_that_it_has_found() {
+    let (pond, world) = shared(config(true, 8 * G));
+    let pool = pond.pool_create(0, false).unwrap();
+    let all: Vec<u64> = (0..6).map(|_| pond.alloc(pool, 1, G).unwrap()).collect();
+    all.iter().step_by(2).for_each(|&at| pond.free(at, None, None).unwrap());
+    pond.pool_set_limit(pool, 6 * G).unwrap();
+    let scattered = pond.alloc(pool, 1, 3 * G).unwrap();
+    assert!(!all.contains(&scattered));
+    let checkpoint = pond.checkpoints().make(pool).unwrap();
+    pond.free(scattered, None, None).unwrap();
+    pond.alloc(pool, 1, 300).unwrap();
+    let other = pond.alloc(PoolId::DEFAULT, 2, G).unwrap();
+    pond.free(other, None, None).unwrap();
+    // The other thread, here, waits for the device before it unmaps; the restore begins then.
+    let (begun, begins) = std::sync::mpsc::channel();
+    let (tell, told) = std::sync::mpsc::channel();
+    let there = pond.clone();
+    let restores = move || {
+        let in_midst = move |_: &_| {
+            _ = begun.send(());
+            std::thread::sleep(Duration::from_millis(50)); // time to unmap them, if that is possible
+        };
+        _ = tell.send(there.checkpoints().restore(pool, checkpoint, |at| at, in_midst));
+    };
+    let starts = move || {
+        std::thread::spawn(restores);
+        begins.recv().unwrap();
+    };
+    world.lock().unwrap().meanwhile.push_back((2, Box::new(starts)));
+    pond.empty_cache(Some(PoolId::DEFAULT)).unwrap();
+    let done = told.recv().unwrap().unwrap();
+    assert_eq!((done.freed.len(), done.live), (1, vec![(scattered, 3 * G)]));
+    assert_eq!(pond.block(scattered).unwrap().requested, 3 * G);
+    pond.ground().check();
+    all.iter().skip(1).step_by(2).chain([&scattered]).for_each(|&at| pond.free(at, None, None).unwrap());
+    pond.empty_cache(None).unwrap();
+    assert_eq!(pond.stats(None).unwrap().reserved.current, 0);
+}
