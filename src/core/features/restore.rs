@@ -126,16 +126,25 @@ impl<'a> Restore<'a> {
         fail!(Code::Busy, "the pool was used while it was being restored")
     }
 
-    /// Waits on the host until no freed block of the pool waits for streams.
+    /// Waits on the host until no freed block of the pool waits for streams, but for those that another thread has in hand.
     fn wait_until_reusable(self) -> Result<()> {
         let (ground, pool) = (self.ground, self.want.pool);
         ExportCalls::of(ground).all(Some(pool)); // polls, and checks whether others still use live blocks
-        while WaitingBlocks::of(ground).wait_for_one(Some(pool.0)) {}
         let heaps = || ground.heaps_of(pool.0).into_iter().map(|x| ground.look(x));
+        let count = || heaps().map(|h| h.waiting.still()).sum();
+        let mut left: usize = count();
+        loop {
+            while WaitingBlocks::of(ground).wait_for_one(Some(pool.0)) {}
+            // Another thread may have been the first to find that a wait is over.
+            let before = std::mem::replace(&mut left, count());
+            if left == before {
+                break;
+            }
+        }
         if heaps().any(|h| h.waiting.exported().next().is_some()) {
             fail!(Code::Busy, "freed blocks of the pool are exported, and others still use them");
         }
-        if heaps().any(|h| !h.waiting.is_empty()) {
+        if left > 0 {
             fail!(Code::Busy, "freed blocks of the pool still wait for streams");
         }
         Ok(())

@@ -65,6 +65,11 @@ impl WaitingList {
         self.entries.is_empty()
     }
 
+    /// How many wait, but for those that a thread has in hand: it makes their fences, or gives them back to the device.
+    pub(crate) fn still(&self) -> usize {
+        self.entries.iter().filter(|w| !w.unknown).count()
+    }
+
     /// Makes room for one more block. `false`: the host has no memory for it.
     pub(crate) fn make_room(&mut self) -> bool {
         self.entries.try_reserve(1).is_ok()

@@ -12,6 +12,47 @@ fn shared(config: Config) -> (Arc<Pond>, Arc<Mutex<World>>) {
     (pond, world)
 }
 
+/// In the nth call of the device from now, another thread looks at freed blocks. What was queued first on stream 2 is over then.
+fn looks_amid(nth: u32, pond: &Arc<Pond>, world: &Arc<Mutex<World>>) {
+    let (device, other) = (world.clone(), pond.clone());
+    let looks = move || {
+        device.lock().unwrap().complete(2, 1);
+        other.stats(None).unwrap();
+    };
+    world.lock().unwrap().meeting = Some((nth, Box::new(looks)));
+}
+
+fn end_meeting(world: &Mutex<World>) {
+    let thread = world.lock().unwrap().met.take();
+    thread.into_iter().for_each(|t| t.join().unwrap());
+}
+
+/// Frees a block that work on stream 2 uses.
+fn free_used(pond: &Pond, world: &Mutex<World>, at: u64) {
+    pond.record_stream(at, 2).unwrap();
+    world.lock().unwrap().work(2);
+    pond.free(at, None, None).unwrap();
+}
+
+/// Another thread that looks at freed blocks of the pool, as every request without memory does, may be quicker.
+#[test]
+fn a_restore_is_not_busy_because_another_thread_looks_at_freed_blocks() {
+    for (mapping, nth) in [true, false].into_iter().flat_map(|m| (1..12).map(move |n| (m, n))) {
+        let (pond, world) = shared(Config { max_chunk: 6 * G, ..config(mapping, 64 << 20) });
+        let pool = pond.pool_create(0, false).unwrap();
+        let kept = pond.alloc(pool, 1, G).unwrap();
+        let checkpoint = pond.checkpoints().make(pool).unwrap();
+        let gone = [G, 300, 7 * G].map(|bytes| pond.alloc(pool, 1, bytes).unwrap());
+        gone.into_iter().for_each(|at| free_used(&pond, &world, at));
+        looks_amid(nth, &pond, &world);
+        let done = pond.checkpoints().restore(pool, checkpoint, |at| at, |_| ());
+        assert!(done.is_ok_and(|d| d.freed.is_empty() && d.live.is_empty()), "mapping {mapping}, call {nth}");
+        end_meeting(&world);
+        assert_eq!(pond.block(kept).unwrap().base, kept);
+        pond.ground().check();
+    }
+}
+
 /// What is given back of another pool takes with it all addresses that no block needs: not those that a restore needs.
 #[test]
 fn a_restore_has_the_addresses_that_it_has_found() {
