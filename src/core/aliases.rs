@@ -338,20 +338,26 @@ impl Aliases {
         self.give_room(e.shown, e.pieces.len());
     }
 
-    /// What is to be done with the ranges that contain any granule for which `sleeps` is true.
-    pub(crate) fn showing(&mut self, sleeps: impl Fn(u32) -> bool) -> Showing {
+    /// What is to be done with the ranges that contain any granule for which `sleeps` is true. `None`: another thread is
+    /// just unmapping one of them.
+    pub(crate) fn showing(&mut self, sleeps: impl Fn(u32) -> bool) -> Option<Showing> {
         let mut out = Showing::default();
         let mut leave = Vec::new();
         for (index, e) in self.entries.iter().enumerate() {
-            let Some(e) = e.as_ref().filter(|e| !e.hidden && e.state != State::Leaving) else { continue };
+            let Some(e) = e.as_ref().filter(|e| !e.hidden && every_granule(&e.pieces).any(&sleeps)) else {
+                continue;
+            };
+            if e.state == State::Leaving {
+                return None;
+            }
             if every_granule(&e.pieces).all(&sleeps) {
                 out.hide.push(Shown { at: e.shown, pieces: e.pieces.clone() });
-            } else if every_granule(&e.pieces).any(&sleeps) && e.state == State::Idle {
+            } else if e.state == State::Idle {
                 leave.push(index as u32);
             }
         }
         out.leave = leave.into_iter().filter_map(|i| self.leave(i)).collect();
-        out
+        Some(out)
     }
 
     /// Sets whether the range at this granule of addresses is hidden, which means that its granules sleep.
@@ -465,7 +471,7 @@ mod tests {
         let whole = range(&[Extent::new(0, 128), Extent::new(256, 128)], 1);
         let mixed = range(&[Extent::new(0, 128), Extent::new(128, 128)], 2);
         a.set_idle(mixed);
-        let s = a.showing(|g| g != 1);
+        let s = a.showing(|g| g != 1).unwrap();
         assert_eq!((s.hide.len(), s.leave.len()), (1, 1));
         assert_eq!((s.hide[0].at.first, s.leave[0].index), (1000, mixed));
         a.set_hidden(1000, true);

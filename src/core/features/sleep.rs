@@ -21,6 +21,7 @@ use super::exports::ExportCalls;
 use super::pool_heaps::PoolHeaps;
 use super::sleeping_memory::{Failed, PhysicalMemory};
 use crate::base::error::{Code, Error, Result, no_host_memory};
+use crate::base::sync::pause;
 use crate::fail;
 
 /// Sleep and wake; from [`Pond::sleep`](crate::core::Pond::sleep).
@@ -109,7 +110,14 @@ impl<'a> SleepCalls<'a> {
         self.wait_for_others(pool)?;
         // Others may have started to use blocks since the last check.
         ExportCalls::of(self.ground).check_all(pool)?;
-        let (mut sleeping, leaving) = self.what_sleeps(pool);
+        let mut round = 0;
+        let (mut sleeping, leaving) = loop {
+            if let Some(found) = self.what_sleeps(pool) {
+                break found;
+            }
+            pause(round);
+            round = round.saturating_add(1);
+        };
         Ranges::of(self.ground).unmap(leaving)?;
         sleeping.saved = save;
         match self.memory().take_away(&mut sleeping) {
@@ -143,8 +151,8 @@ impl<'a> SleepCalls<'a> {
     }
 
     /// The granules that the pool's heaps own and the ranges where they are mapped; also idle ranges that contain
-    /// other granules too.
-    fn what_sleeps(self, pool: PoolId) -> (SleepingMemory, Vec<Gone>) {
+    /// other granules too. `None`: another thread is just unmapping such a range, which stays if the device refuses.
+    fn what_sleeps(self, pool: PoolId) -> Option<(SleepingMemory, Vec<Gone>)> {
         let ground = self.ground;
         let g = ground.growing();
         let heaps = PoolHeaps::lock(ground, pool);
@@ -162,9 +170,9 @@ impl<'a> SleepCalls<'a> {
         // Each tie goes, and comes back, with one call.
         let runs = runs.into_iter().flat_map(|run| g.ties.cut(run)).map(|piece| piece.run).collect();
         let mut sleeping = SleepingMemory { runs, ..SleepingMemory::default() };
-        let showing = ground.aliases().showing(|granule| sleeping.has(granule));
+        let showing = ground.aliases().showing(|granule| sleeping.has(granule))?;
         sleeping.shown = showing.hide;
-        (sleeping, showing.leave)
+        Some((sleeping, showing.leave))
     }
 
     /// Brings the pool's memory back at the same addresses, all of it or none. If necessary, idle memory of other pools is

@@ -93,3 +93,39 @@ fn a_restore_has_the_addresses_that_it_has_found() {
     pond.empty_cache(None).unwrap();
     assert_eq!(pond.stats(None).unwrap().reserved.current, 0);
 }
+
+/// A pool falls asleep while another thread unmaps a range of it. That range shows nothing of it any more.
+#[test]
+fn what_another_thread_unmaps_does_not_fall_asleep() {
+    for fails in [false, true] {
+        let (pond, world) = shared(config(true, 8 * G));
+        let pool = pond.pool_create(6 * G, false).unwrap();
+        let all: Vec<u64> = (0..6).map(|_| pond.alloc(pool, 1, G).unwrap()).collect();
+        all.iter().step_by(2).for_each(|&at| pond.free(at, None, None).unwrap());
+        let scattered = pond.alloc(pool, 1, 3 * G).unwrap();
+        pond.free(scattered, None, None).unwrap();
+        let again: Vec<u64> = (0..3).map(|_| pond.alloc(pool, 1, G).unwrap()).collect();
+        let (begun, begins) = std::sync::mpsc::channel();
+        let there = pond.clone();
+        let sleeps = move || {
+            let slept = there.sleep().begin(pool, false);
+            _ = begun.send(());
+            slept.unwrap();
+        };
+        let (tell, told) = std::sync::mpsc::channel();
+        let device = world.clone();
+        let starts = move || {
+            tell.send(std::thread::spawn(sleeps)).unwrap();
+            _ = begins.recv_timeout(Duration::from_millis(50)); // it may have to wait for this thread
+            device.lock().unwrap().fail_nth = u32::from(fails);
+        };
+        world.lock().unwrap().meanwhile.push_back((3, Box::new(starts)));
+        assert_eq!(pond.empty_cache(Some(PoolId::DEFAULT)).is_err(), fails);
+        told.recv().unwrap().join().unwrap();
+        pond.sleep().wake(pool).unwrap();
+        again.iter().for_each(|&at| pond.free(at, None, None).unwrap());
+        let at = pond.alloc(pool, 1, 3 * G).unwrap();
+        assert!(world.lock().unwrap().is_there(at, 3 * G));
+        pond.ground().check();
+    }
+}
