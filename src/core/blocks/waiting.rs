@@ -232,6 +232,7 @@ impl<'a> WaitingBlocks<'a> {
             let ready = h.waiting.take_ready();
             if !ready.blocks.is_empty() {
                 h.wake();
+                self.ground.hints.note_brought_back();
             }
             gained(ready.blocks.iter().map(|w| self.make_reusable(&mut h, w)).sum());
             ready
@@ -274,9 +275,12 @@ impl<'a> WaitingBlocks<'a> {
     }
 
     /// Waits on the host until freed memory becomes reusable: the first block that is ready or, if no block can be
-    /// waited for, the memory of a released capture. `false`: there is nothing to wait for.
+    /// waited for, the memory of a released capture. `false`: there is nothing to wait for, and no other thread has brought
+    /// blocks back meanwhile.
     pub(crate) fn wait_for_any(self) -> bool {
-        self.poll_all() || self.wait_for_one(None) || self.released().wait_for_any()
+        let before = self.ground.hints.brought_back();
+        let any = self.poll_all() || self.wait_for_one(None) || self.released().wait_for_any();
+        any || self.ground.hints.brought_back() != before
     }
 
     /// Waits on the host until a freed block of the device, or of a pool, becomes reusable, whichever is first.

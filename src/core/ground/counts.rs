@@ -41,6 +41,7 @@ pub(crate) struct Hints {
     ties_ended_at: AtomicU64,
     refused_at: AtomicU64,
     misaligned: AtomicU64,
+    brought_back: AtomicU64,
 }
 
 impl Default for Hints {
@@ -50,6 +51,7 @@ impl Default for Hints {
             ties_ended_at: AtomicU64::new(0),
             refused_at: AtomicU64::new(u64::MAX),
             misaligned: AtomicU64::new(u64::MAX),
+            brought_back: AtomicU64::new(0),
         }
     }
 }
@@ -59,6 +61,15 @@ impl Hints {
     /// device has more memory to give, as far as was last seen.
     pub(crate) fn most_ragged(&self) -> u64 {
         self.most_ragged.load(Relaxed)
+    }
+
+    /// How often any thread has brought freed blocks back. It may wrap.
+    pub(crate) fn brought_back(&self) -> u64 {
+        self.brought_back.load(Relaxed)
+    }
+
+    pub(crate) fn note_brought_back(&self) {
+        self.brought_back.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn set_most_ragged(&self, units: u64) {

@@ -129,3 +129,20 @@ fn what_another_thread_unmaps_does_not_fall_asleep() {
         pond.ground().check();
     }
 }
+
+/// What the other thread has found reusable may be what the request waits for, or not all that it needs.
+#[test]
+fn a_request_waits_on_though_another_thread_looks_at_freed_blocks() {
+    let cases = |mapping| [1, 3].into_iter().flat_map(move |of| (1..16).map(move |nth| (mapping, of, nth)));
+    for (mapping, of, nth) in [true, false].into_iter().flat_map(cases) {
+        let (pond, world) = shared(Config { init_alloc: G, realloc: G, ..config(mapping, 4 * G) });
+        let pool = pond.pool_create(0, false).unwrap();
+        let all: Vec<u64> = (0..4).map(|_| pond.alloc(pool, of, G).unwrap()).collect();
+        all.into_iter().for_each(|at| free_used(&pond, &world, at));
+        looks_amid(nth, &pond, &world);
+        let got = pond.alloc(pool, 1, 4 * G);
+        assert!(got.is_ok(), "mapping {mapping}, of stream {of}, call {nth}: {got:?}");
+        end_meeting(&world);
+        pond.ground().check();
+    }
+}
