@@ -38,6 +38,7 @@ mod programs;
 mod random;
 mod refits;
 mod resize;
+mod restores_crowd;
 mod restores_meet;
 mod scale;
 mod scarce;

@@ -15,16 +15,16 @@ use std::time::Duration;
 const ALL: u64 = 64 << 20;
 
 #[derive(Clone, Debug)]
-struct Live {
-    at: u64,
-    bytes: u64,
-    stream: Option<u64>,
-    pool: PoolId,
-    uses: Vec<u64>,
+pub(super) struct Live {
+    pub(super) at: u64,
+    pub(super) bytes: u64,
+    pub(super) stream: Option<u64>,
+    pub(super) pool: PoolId,
+    pub(super) uses: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Act {
+pub(super) enum Act {
     Free(usize),
     FreeAll,
     Alloc(bool, Option<u64>, u64),
@@ -40,23 +40,27 @@ enum Act {
     Run,
 }
 
-struct Party {
-    pond: Pond,
-    world: Arc<Mutex<World>>,
-    pool: PoolId,
-    live: Mutex<Vec<Live>>,
+pub(super) struct Party {
+    pub(super) pond: Pond,
+    pub(super) world: Arc<Mutex<World>>,
+    pub(super) pool: PoolId,
+    pub(super) live: Mutex<Vec<Live>>,
     /// Physical start, end, stream, and what the program had queued there when its block was freed.
-    dirty: Mutex<Vec<(u64, u64, u64, u64)>>,
+    pub(super) dirty: Mutex<Vec<(u64, u64, u64, u64)>>,
     /// How many blocks of the pool the program has allocated, less those that it has freed.
     count: AtomicI64,
-    kept: CheckpointId,
-    saved: Vec<Live>,
-    mapping: bool,
-    failing: bool,
+    pub(super) kept: CheckpointId,
+    pub(super) saved: Vec<Live>,
+    pub(super) mapping: bool,
+    pub(super) failing: bool,
+    /// Only other pools are used beside the restore.
+    pub(super) alone: bool,
+    /// Several threads do several things each.
+    pub(super) crowded: bool,
 }
 
 impl Party {
-    fn new(seed: u64, mapping: bool, failing: bool) -> Party {
+    pub(super) fn new(seed: u64, mapping: bool, failing: bool) -> Party {
         let mut r = Random(seed * 7919 + 5);
         let sizes = match mapping {
             true => Config { tie: [0, 3][r.below(2) as usize], tie_growth: 1, ..config(true, ALL) },
@@ -72,7 +76,20 @@ impl Party {
         let pool = pond.pool_create(0, false).unwrap();
         let (live, dirty, count) = Default::default();
         let kept = pond.checkpoints().make(pool).unwrap();
-        let mut p = Party { pond, world, pool, live, dirty, count, kept, saved: vec![], mapping, failing };
+        let mut p = Party {
+            pond,
+            world,
+            pool,
+            live,
+            dirty,
+            count,
+            kept,
+            saved: vec![],
+            mapping,
+            failing,
+            alone: false,
+            crowded: false,
+        };
         p.shuffle(&mut r, 30);
         p.kept = p.pond.checkpoints().make(pool).unwrap();
         p.saved = p.live.lock().unwrap().iter().filter(|b| b.pool == pool).cloned().collect();
@@ -105,7 +122,7 @@ impl Party {
         }
     }
 
-    fn alloc(&self, ours: bool, stream: Option<u64>, bytes: u64) {
+    pub(super) fn alloc(&self, ours: bool, stream: Option<u64>, bytes: u64) {
         let pool = if ours { self.pool } else { PoolId::DEFAULT };
         if let Ok(at) = self.pond.alloc(pool, stream.unwrap_or(UNORDERED), bytes) {
             self.count.fetch_add(i64::from(ours), Ordering::Relaxed);
@@ -114,7 +131,7 @@ impl Party {
     }
 
     /// What is queued on the streams that have used a block, with more of it if it is to be, comes before its end.
-    fn soil(&self, b: &Live, more: bool) {
+    pub(super) fn soil(&self, b: &Live, more: bool) {
         let mut w = self.world.lock().unwrap();
         if !w.is_there(b.at, b.bytes) {
             return;
@@ -133,7 +150,7 @@ impl Party {
         }
     }
 
-    fn free(&self, at: usize, more: bool) {
+    pub(super) fn free(&self, at: usize, more: bool) {
         let mut live = self.live.lock().unwrap();
         if live.is_empty() {
             return;
@@ -151,18 +168,18 @@ impl Party {
         }
     }
 
-    fn run(&self, stream: u64) {
+    pub(super) fn run(&self, stream: u64) {
         let mut w = self.world.lock().unwrap();
         let q = w.streams.get(&stream).map_or(0, |s| s.queued);
         w.complete(stream, q);
     }
 
-    fn some(&self, at: usize) -> Option<Live> {
+    pub(super) fn some(&self, at: usize) -> Option<Live> {
         let live = self.live.lock().unwrap();
         (!live.is_empty()).then(|| live[at % live.len()].clone())
     }
 
-    fn act(&self, act: Act) {
+    pub(super) fn act(&self, act: Act) {
         let pond = &self.pond;
         match act {
             Act::Free(at) => self.free(at, false),
@@ -206,7 +223,11 @@ impl Party {
             }
             Act::Sleep(save) => {
                 if pond.sleep().begin(self.pool, save).is_ok() {
-                    while pond.sleep().wake(self.pool).is_err() {}
+                    while let Err(e) = pond.sleep().wake(self.pool) {
+                        if self.crowded && e.code() == Code::OutOfMemory {
+                            return; // others have its memory
+                        }
+                    }
                 }
             }
             Act::Told => {
@@ -218,7 +239,7 @@ impl Party {
     }
 
     /// The blocks that live, by the pond's own word. Each has memory of its own.
-    fn check_owners(&self) -> Vec<Live> {
+    pub(super) fn check_owners(&self) -> Vec<Live> {
         self.pond.ground().check();
         let mut all: BTreeMap<u64, Live> = BTreeMap::new();
         for b in self.saved.iter().chain(self.live.lock().unwrap().iter()) {
@@ -246,6 +267,12 @@ impl Party {
 
     /// What the restore has made live comes after all work on its memory.
     fn check_order(&self, live: &[(u64, u64)]) {
+        let all = self.dirty.lock().unwrap().len();
+        self.check_order_up_to(live, all);
+    }
+
+    /// The same for the first `known` of the notes of work. What was freed later has been freed again.
+    pub(super) fn check_order_up_to(&self, live: &[(u64, u64)], known: usize) {
         let w = self.world.lock().unwrap();
         let dirty = self.dirty.lock().unwrap();
         for b in self.saved.iter().filter(|b| live.iter().any(|l| l.0 == b.at)) {
@@ -254,7 +281,10 @@ impl Party {
             }
             for (a, n) in w.behind(b.at, b.bytes) {
                 let on = |d: &&(u64, u64, u64, u64)| d.0.max(a) < d.1.min(a + n);
-                for &(_, _, s, q) in dirty.iter().filter(on) {
+                if dirty[known..].iter().any(|d| on(&d)) {
+                    break;
+                }
+                for &(_, _, s, q) in dirty[..known].iter().filter(on) {
                     if Some(s) != b.stream && !w.passed(s, q) {
                         let waits = b.stream.and_then(|t| w.streams.get(&t)).and_then(|t| t.waits.get(&s));
                         assert!(
@@ -345,7 +375,7 @@ fn meet(seed: u64, mapping: bool, met: Option<(u32, Act)>, fails: u32, moment: O
     came
 }
 
-fn act(r: &mut Random) -> Act {
+pub(super) fn act(r: &mut Random) -> Act {
     let at = r.below(50) as usize;
     let bytes = 1 + r.below(5 * G);
     match r.below(17) {
@@ -366,7 +396,7 @@ fn act(r: &mut Random) -> Act {
 }
 
 /// From nothing to 200 us, at several scales: the threads then run side by side.
-fn moment(r: &mut Random) -> Duration {
+pub(super) fn moment(r: &mut Random) -> Duration {
     let most = [1, 5, 20, 80, 200][r.below(5) as usize];
     Duration::from_micros(r.below(most + 1))
 }
