@@ -137,15 +137,18 @@ pub(super) fn program(r: &mut Random, n: u64) -> Vec<Op> {
 
 #[test]
 fn random_programs_whose_ranges_serve_blocks_with_other_ends() {
-    let (mut refitted, programs) = (0, part_of(32) as u64);
-    for seed in 1..=programs {
+    const PROGRAMS: usize = 32;
+    let (mut refitted, programs) = (0, part_of(PROGRAMS));
+    for seed in 1..=programs as u64 {
         let mut r = Random(seed * 1_000_003);
         let b = with_holes(&mut r);
         let n = 300 + r.below(600);
         let ops = program(&mut r, n);
         refitted += run_on(b, [false; 2], ops);
     }
-    assert!(refitted as u64 > programs, "{refitted} blocks");
+    // Most programs have none, so a few say little.
+    let enough = if programs < PROGRAMS { 0 } else { programs };
+    assert!(refitted > enough, "{refitted} blocks");
 }
 
 /// The `nth` call of the device fails that the program makes. Whether it makes as many, and how many blocks were refitted

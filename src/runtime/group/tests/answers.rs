@@ -105,3 +105,48 @@ fn if_nobody_had_anything_all_are_asked_once_more() {
         assert_eq!(got, given, "{used}");
     }
 }
+
+/// What a program gives back, of which another thread of the one that asks takes everything at once.
+struct Snatched<'a>(Part<'a>, &'a Part<'a>);
+
+impl Share for Snatched<'_> {
+    fn held(&self) -> Stake {
+        self.0.held()
+    }
+
+    fn free(&self) -> Option<u64> {
+        self.0.free()
+    }
+
+    fn total(&self) -> Option<u64> {
+        self.0.total()
+    }
+
+    fn trim_to(&self, keep: u64) -> Result<()> {
+        self.0.trim_to(keep)?;
+        *self.1.reserved.lock().unwrap() += self.0.card.0.swap(0, SeqCst);
+        Ok(())
+    }
+
+    fn set_budget(&self, bytes: u64) -> Result<()> {
+        self.0.set_budget(bytes)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.0.check()
+    }
+}
+
+#[test]
+fn what_another_thread_takes_of_what_was_given_does_not_end_the_asking() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
+    let mine = Part::new(&card, 1, 1);
+    let (much, little) = (Snatched(Part::new(&card, 90, 0), &mine), Part::new(&card, 20, 0));
+    let (me, a, b) = (place.join("me", 1, WAIT), place.join("a", 1, WAIT), place.join("b", 1, WAIT));
+    a.serve(&much, NOW).unwrap();
+    let got = thread::scope(|s| {
+        s.spawn(|| a.serve(&much, WAIT).unwrap());
+        while_serving(&[(&b, &little)], || ask(&me, &mine, 10))
+    });
+    assert_eq!((got, card.0.load(SeqCst)), (Some(20), 10));
+}
