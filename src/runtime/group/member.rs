@@ -308,20 +308,23 @@ impl Member {
         if Instant::now() >= until || hopeless() {
             return None;
         }
-        let mut got = 0;
-        if let Some(_turn) = self.turn_to_ask(share, need, until) {
-            got = self.ask_all(share, need, until);
-            let _ = self.tell(|r| {
-                r.wish = Wish::default();
-                r.received = r.received.saturating_add(got);
-            });
+        let (got, enough);
+        match self.turn_to_ask(share, need, until) {
+            Some(_turn) => {
+                (got, enough) = self.ask_all(share, need, until);
+                let _ = self.tell(|r| {
+                    r.wish = Wish::default();
+                    r.received = r.received.saturating_add(got);
+                });
+            }
+            None => (got, enough) = (0, Instant::now() < until && self.check(share).is_ok()),
         }
         // Somebody may have asked this one meanwhile, and counts on its looking.
         if let Some(_turn) = Turn::take(&self.looking) {
             let _ = self.look(share, false);
         }
         // What another thread asked for, or another program gave up of itself, helps as well.
-        (got > 0 || share.free().is_some_and(|free| free >= need)).then_some(got)
+        (got > 0 || enough || share.free().is_some_and(|free| free >= need)).then_some(got)
     }
 
     /// The turn to ask; `None` if the time is over first, or the membership, or the card has the bytes that it needs to have.
@@ -338,20 +341,21 @@ impl Member {
         }
     }
 
-    /// Asks one after the other, by the thread whose turn it is.
-    fn ask_all(&self, share: &dyn Share, need: u64, until: Instant) -> u64 {
+    /// Asks one after the other, by the thread whose turn it is. Returns what they gave back, in bytes, and whether the card
+    /// had enough at last: when the request is tried again, somebody else may have taken it.
+    fn ask_all(&self, share: &dyn Share, need: u64, until: Instant) -> (u64, bool) {
         let (mut asked, mut got, mut all_were_asked) = ([false; SLOTS], 0u64, false);
         loop {
             let free = share.free();
             let held = share.held().reserved;
             let missing = need.saturating_sub(free.unwrap_or(got));
             if missing == 0 || Instant::now() >= until || self.check(share).is_err() {
-                return got;
+                return (got, missing == 0);
             }
             let Some((slot, other)) = self.next(&asked) else {
                 // The first ones may have freed what they used when they were asked.
                 if got > 0 || std::mem::replace(&mut all_were_asked, true) {
-                    return got;
+                    return (got, false);
                 }
                 asked = [false; SLOTS];
                 continue;
@@ -363,13 +367,15 @@ impl Member {
                 Some(_) => now + until.saturating_duration_since(now) / 2,
                 None => until,
             };
-            let Some(bytes) = self.wish(share, (slot, other), missing, need, patience) else { return got };
+            let Some(bytes) = self.wish(share, (slot, other), missing, need, patience) else {
+                return (got, false);
+            };
             got = got.saturating_add(bytes);
             // What other threads of this program have taken meanwhile has come to it as well.
             let more =
                 || Some(share.free()?.saturating_add(share.held().reserved) > free?.saturating_add(held));
             if bytes > 0 && more() == Some(false) {
-                return got; // what the others have is not this card's
+                return (got, false); // what the others have is not this card's
             }
         }
     }

@@ -32,11 +32,18 @@ struct Changing<'a> {
     is_taken_back: bool,
     /// So often it is asked before it has anything that it does not use.
     is_used: AtomicUsize,
+    /// So often the card has 10 bytes more, which somebody else takes at once.
+    flickers: AtomicUsize,
 }
 
 impl<'a> Changing<'a> {
     fn new(card: &'a Card, reserved: u64) -> Changing<'a> {
-        Changing { part: Part::new(card, reserved, 0), is_taken_back: false, is_used: AtomicUsize::new(0) }
+        Changing {
+            part: Part::new(card, reserved, 0),
+            is_taken_back: false,
+            is_used: AtomicUsize::new(0),
+            flickers: AtomicUsize::new(0),
+        }
     }
 }
 
@@ -46,7 +53,8 @@ impl Share for Changing<'_> {
     }
 
     fn free(&self) -> Option<u64> {
-        self.part.free()
+        let more = self.flickers.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).map_or(0, |_| 10);
+        self.part.free().map(|free| free + more)
     }
 
     fn total(&self) -> Option<u64> {
@@ -87,6 +95,17 @@ fn what_somebody_takes_back_was_given_all_the_same() {
         ask(&me, &mine, 10)
     });
     assert_eq!((got, theirs.held().reserved), (Some(10), 90));
+}
+
+/// Then nobody was asked, and the request is tried again: it may be the first the next time.
+#[test]
+fn a_card_that_had_enough_for_a_moment_ends_no_request() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
+    for (flickers, got) in [(0, None), (1, Some(0))] {
+        let mine = Changing { flickers: AtomicUsize::new(flickers), ..Changing::new(&card, 1) };
+        let me = place.join("me", 1, WAIT);
+        assert_eq!(me.ask(&mine, Need { bytes: 10, own: 0 }, Instant::now()), got);
+    }
 }
 
 /// While the second is asked, the first may free what it used.
