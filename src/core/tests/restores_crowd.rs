@@ -334,15 +334,7 @@ fn crowd(plan: &Plan) {
         }
         Err(e) => assert!([Code::NotPermitted, Code::UnknownStream].contains(&e.code()), "in the end: {e}"),
     }
-    for b in after {
-        p.pond.free(b.at, None, None).unwrap();
-    }
-    p.pond.ground().backing.sync_all().unwrap();
-    p.pond.exports().all(None);
-    p.pond.empty_cache(None).unwrap();
-    p.pond.ground().check();
-    let s = p.pond.stats(None).unwrap();
-    assert_eq!((s.active.current, s.reserved.current, p.world.lock().unwrap().taken), (0, 0, 0));
+    p.end(after);
     let s = p.pond.stats(Some(p.pool)).unwrap();
     assert_eq!((s.active.current, s.allocated.current, s.reserved.current), (0, 0, 0));
 }

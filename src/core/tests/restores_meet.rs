@@ -238,6 +238,19 @@ impl Party {
         }
     }
 
+    /// Frees these, which are all that there are. Then all memory goes back.
+    pub(super) fn end(&self, all: Vec<Live>) {
+        for b in all {
+            self.pond.free(b.at, None, None).unwrap();
+        }
+        self.pond.ground().backing.sync_all().unwrap();
+        self.pond.exports().all(None);
+        self.pond.empty_cache(None).unwrap();
+        self.pond.ground().check();
+        let s = self.pond.stats(None).unwrap();
+        assert_eq!((s.active.current, s.reserved.current, self.world.lock().unwrap().taken), (0, 0, 0));
+    }
+
     /// The blocks that live, by the pond's own word. Each has memory of its own.
     pub(super) fn check_owners(&self) -> Vec<Live> {
         self.pond.ground().check();
@@ -363,15 +376,7 @@ fn meet(seed: u64, mapping: bool, met: Option<(u32, Act)>, fails: u32, moment: O
         assert!(codes.contains(&e.code()) || p.failing && e.code() == Code::Device, "{e}");
     }
     p.world.lock().unwrap().complete(9, u64::MAX);
-    for b in after {
-        p.pond.free(b.at, None, None).unwrap();
-    }
-    p.pond.ground().backing.sync_all().unwrap();
-    p.pond.exports().all(None);
-    p.pond.empty_cache(None).unwrap();
-    p.pond.ground().check();
-    let s = p.pond.stats(None).unwrap();
-    assert_eq!((s.active.current, s.reserved.current, p.world.lock().unwrap().taken), (0, 0, 0));
+    p.end(after);
     came
 }
 

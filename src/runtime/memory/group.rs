@@ -67,8 +67,8 @@ impl Memory {
     }
 }
 
-/// How often others are asked for more than a request lacks. Once is enough where the card needs more for it; but it may also have
-/// had too little for the request and have enough by the time it is asked what it has, which then looks the same.
+/// How often others are asked for more than a request lacks, because the card refused it although it says that it has enough.
+/// Once is enough where page tables take memory, too. But the card may also have got that memory just after the refusal.
 const MOST_ASKS_FOR_MORE: u32 = 3;
 
 /// Whether memory of the card could help.
