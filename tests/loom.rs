@@ -9,12 +9,17 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
 
+#[macro_use]
+#[path = "../src/core/tests/gives_all.rs"]
+mod gives_all;
 #[path = "loom/answers.rs"]
 mod answers;
 #[path = "loom/biased.rs"]
 mod biased;
 #[path = "loom/fast_path.rs"]
 mod fast_path;
+#[path = "loom/fences.rs"]
+mod fences;
 
 use loom::thread;
 use millpond::base::changed::{Changed, Listed};
@@ -27,10 +32,6 @@ use millpond::base::sync::{AtomicU32, Lock, Ordering::Relaxed, UnsafeCell};
 use millpond::core::{Backing, Config, Order, Point, Points, Pond, PoolId, UNORDERED};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32 as PlainU32, Ordering::SeqCst};
-
-#[macro_use]
-#[path = "../src/core/tests/gives_all.rs"]
-mod gives_all;
 
 /// A thread beside this one, which shares a value with it.
 fn beside<T: Send + Sync + 'static, R: 'static>(

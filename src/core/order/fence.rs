@@ -8,7 +8,9 @@
 
 use super::super::backing::{Backing, Point};
 use crate::base::error::Result;
-use crate::base::sync::{AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use crate::base::sync::{
+    AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 use std::fmt;
 use std::sync::Arc;
 
@@ -32,12 +34,13 @@ impl Source {
     }
 
     pub(super) fn synced(&self) -> u64 {
-        self.synced.load(Relaxed)
+        // Acquire, with the Release below: as in `Fence::set_passed`.
+        self.synced.load(Acquire)
     }
 
     /// A wait for the device has returned that began after `serial` was issued.
     pub(super) fn note_synced(&self, serial: u64) {
-        self.synced.fetch_max(serial, Relaxed);
+        self.synced.fetch_max(serial, Release);
     }
 
     /// A fence at a point that was just made on a stream; without a point, only a wait for the device passes it.
@@ -100,7 +103,7 @@ pub struct Fence(Arc<Life>);
 impl Fence {
     /// Whether it is known to be passed. Does not query the device.
     pub fn is_passed(&self) -> bool {
-        self.0.passed.load(Relaxed) || !self.0.foreign && self.0.serial < self.0.source.synced()
+        self.0.passed.load(Acquire) || !self.0.foreign && self.0.serial < self.0.source.synced()
     }
 
     /// Queries the device whether it is passed.
@@ -153,7 +156,9 @@ impl Fence {
 
     /// Marks it as passed: its work is already done.
     pub(super) fn set_passed(&self) {
-        self.0.passed.store(true, Relaxed);
+        // Release, with the Acquire in `is_passed`: a device's work may be that of threads, and who hears from this fence
+        // that it is done must see it as the thread does to which the device has said so.
+        self.0.passed.store(true, Release);
     }
 
     /// The serial number of its stream.

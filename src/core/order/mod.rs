@@ -16,7 +16,7 @@ use crate::base::error::{Code, Error, Result, no_host_memory};
 use crate::base::ordered::Map;
 use crate::base::room::{keep_half, let_go};
 use crate::base::sync::{
-    AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering::Acquire, Ordering::Relaxed, lock,
+    AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, lock,
 };
 use crate::fail;
 use crate::locks;
@@ -300,9 +300,10 @@ impl Order {
     /// Whether nothing is queued on the device for which [`add_all`](Self::add_all) would make a fence. `false` also if
     /// finding out would cost a call of the device.
     pub(crate) fn is_idle(&self) -> bool {
-        // Relaxed: as in `route`. A thread that knows of work which left a fence sees that fence counted. Work that
-        // streams of other devices do here leaves fences, too.
-        self.captured.load(Relaxed) == 0 && self.left.load(Relaxed) == 0 && self.backing().idle()
+        // Relaxed: as in `route`. Acquire, with the Release in `count_left`: of work that left a fence which is passed, the
+        // thread sees what it did. A thread that knows of such work sees its fence counted. Work that streams of other
+        // devices do here leaves fences, too.
+        self.captured.load(Relaxed) == 0 && self.left.load(Acquire) == 0 && self.backing().idle()
     }
 
     /// Whether everything that is queued on a stream now is done. `false` if that is unknown, for example because the
@@ -504,7 +505,7 @@ impl Order {
     }
 
     fn count_left(&self, s: &Streams) {
-        self.left.store(s.ended.len(), Relaxed);
+        self.left.store(s.ended.len(), Release);
     }
 
     /// Whether `stream` is one of the special values that stand for no stream.

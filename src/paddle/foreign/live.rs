@@ -13,7 +13,7 @@ use crate::fail;
 use crate::paddle::abi::{C_Event, C_Status, C_Stream};
 use crate::runtime::{lock, may_block};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
 use std::time::Duration;
 
 /// Between two looks at a stream or event that a plugin can only be asked about.
@@ -146,7 +146,7 @@ impl ForeignDevice {
         }
         for end in ends.iter().take(ENDS) {
             if let Ok(Some(true)) = self.done(end.event) {
-                end.passed.store(true, Relaxed);
+                end.passed.store(true, Release);
             }
         }
         drop(ends);
@@ -154,9 +154,9 @@ impl ForeignDevice {
     }
 
     fn wait_end(&self, end: &End) -> Result<()> {
-        if !end.passed.load(Relaxed) {
+        if !end.passed.load(Acquire) {
             self.wait_native(end.event)?;
-            end.passed.store(true, Relaxed);
+            end.passed.store(true, Release);
         }
         Ok(())
     }
@@ -165,7 +165,7 @@ impl ForeignDevice {
     fn bury_ends(&self) {
         let mut gone = Vec::new();
         lock(&self.handles).ends.retain(|e| {
-            let over = e.passed.load(Relaxed) && Arc::strong_count(e) == 1;
+            let over = e.passed.load(Acquire) && Arc::strong_count(e) == 1;
             if over {
                 gone.push(e.event);
             }
