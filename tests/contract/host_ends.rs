@@ -121,6 +121,22 @@ fn a_block_whose_free_is_refused_counts_as_before() {
     });
 }
 
+/// A request gives back what the cache holds, and the device takes one block and refuses the next: what it has taken is enough.
+#[test]
+fn a_device_that_took_some_pinned_memory_back_is_asked_again() {
+    apart(|| {
+        let (d, control) = held::host(64 * MIB, true);
+        for p in [3 * MIB, 2 * MIB].map(|bytes| pinned(d, bytes).unwrap()) {
+            end(d, p).unwrap();
+        }
+        control.fail("host_alloc", 1, Code::OutOfMemory);
+        control.fail("host_free", 2, Code::Device);
+        let p = pinned(d, MIB).unwrap();
+        assert_eq!(control.calls("host_free"), 2);
+        end(d, p).unwrap();
+    });
+}
+
 /// Sizes of 0, and those that no address space has.
 #[test]
 fn sizes_at_both_ends_are_refused_or_nothing() {

@@ -3,6 +3,7 @@
 
 use millpond::Code;
 use std::cell::RefCell;
+use std::cmp::Ordering;
 
 /// How a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub enum Way {
     Sticky,
     /// It succeeds, and then the host's memory is gone.
     Greedy,
+    /// It succeeds, others have all of the host's memory by then, and every call after it fails.
+    Grasping,
 }
 
 pub const WAYS: [Way; 3] = [Way::NoMemory, Way::Passing, Way::Sticky];
@@ -66,7 +69,10 @@ pub fn refused(name: &str) -> Option<Way> {
             seen.push(name.to_owned());
         }
         let (due, way) = plan.due?;
-        let now = plan.count;
-        (now == due || (now > due && way == Way::Sticky)).then_some(way)
+        match plan.count.cmp(&due) {
+            Ordering::Less => None,
+            Ordering::Equal => Some(way),
+            Ordering::Greater => [Way::Sticky, Way::Grasping].contains(&way).then_some(Way::Sticky),
+        }
     })
 }

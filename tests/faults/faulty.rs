@@ -51,6 +51,11 @@ impl Hook for Faulty {
                 }
                 done
             }
+            Some(Way::Grasping) => {
+                let done = call();
+                heap::others_take_all();
+                done
+            }
             Some(way) => {
                 heap::keep(if name == "host_free" { KEPT_OF_ALL } else { KEPT });
                 Err(heap::own(|| Error::new(way.code(), format!("the test wants {name} to fail"))))

@@ -88,7 +88,7 @@ fn child(kind: &'static Kind, op: &Operation, Due { end: due, call }: Due, mut r
         let mut answer: Outcome<()> = (op.act)(&mut w);
         let seen = heap::disarm();
         say(&format!("calls {}", fault::disarm_unnamed()));
-        if call.is_some_and(|(_, way)| way != Way::Greedy) {
+        if call.is_some_and(|(_, way)| ![Way::Greedy, Way::Grasping].contains(&way)) {
             return;
         }
         say(&format!("seen {}", seen.count));
@@ -239,12 +239,14 @@ pub fn all(kind: &'static Kind) {
                 calls += 1;
             }
         }
-        // What the device has given then goes back to it.
+        // What the device has given then goes back to it, or later, where it does not take it.
         let gives = ["host_alloc", "unified_alloc"].iter().any(|name| op.name.starts_with(name));
         for n in (1..=plain.calls).filter(|_| gives) {
-            let due = Due { end: Some(End::After(LITTLE)), call: Some((n, Way::Greedy)) };
-            runs.add(format!("{}: little, call {n} Greedy", op.name), start(kind, op, due, plain.room));
-            calls += 1;
+            for (end, way) in [(End::After(LITTLE), Way::Greedy), (end, Way::Grasping)] {
+                let due = Due { end: Some(end), call: Some((n, way)) };
+                runs.add(format!("{}: {end:?}, call {n} {way:?}", op.name), start(kind, op, due, plain.room));
+                calls += 1;
+            }
         }
     }
     while !runs.under_way.is_empty() {

@@ -383,6 +383,11 @@ impl World {
         if let Err(e) = ended {
             wrong.push(format!("finalize: {}", e.message));
         }
+        for (what, is) in [("device", self.o.bytes()), ("host", self.o.host_bytes())] {
+            if is != 0 {
+                wrong.push(format!("finalize leaves {is} bytes of the {what}"));
+            }
+        }
         if (streams, events) != (0, 0) {
             wrong.push(format!("finalize leaves {streams} streams and {events} events"));
         }

@@ -92,7 +92,7 @@ impl HostMemory<'_> {
                 return Ok(addr);
             }
             // What was waited for may be the device's already.
-            if self.shrink(0).unwrap_or(false) || std::mem::take(&mut waited) {
+            if self.shrink(0).0 || std::mem::take(&mut waited) {
                 got = self.take(bytes, size, &mut limited);
                 continue;
             }
@@ -208,7 +208,7 @@ impl HostMemory<'_> {
         while self.wait_for_hands() {
             self.wait_in_turn(true);
         }
-        self.shrink(0).map(drop)
+        self.shrink(0).1.and(self.0.unified_memory().ask_again())
     }
 
     /// Registers host memory of the caller, `addr .. addr + bytes`, so that it is as fast to copy as that of
@@ -272,6 +272,7 @@ impl HostMemory<'_> {
                     "no {bytes} B of pinned memory: {taken} are taken of the {most} that pinned_limit_mb allows"
                 );
             }
+            s.left.expect()?;
             s.taking += span;
             s.stats.driver_calls += 1;
         }
@@ -284,15 +285,17 @@ impl HostMemory<'_> {
         let took = begun.elapsed();
         let mut s = lock(&self.0.host.state);
         s.taking -= span;
-        let addr = got?;
+        let addr = got.inspect_err(|_| s.left.answered((0, 0), false))?;
         s.more.taking.add(took);
         if let Err(e) = s.check_room_to_enter(size) {
-            // Others have taken the host's memory meanwhile. What the device refuses to take back then is its own.
+            // Others have taken the host's memory meanwhile.
             s.stats.driver_calls += 1;
             drop(s);
-            let _ = self.0.device().host_free(addr, span);
+            let refused = self.0.device().host_free(addr, span).is_err();
+            lock(&self.0.host.state).leave(addr, span, refused);
             return Err(e);
         }
+        s.left.answered((addr, span), false);
         Ok(s.enter(addr, bytes, size))
     }
 
@@ -308,15 +311,12 @@ impl HostMemory<'_> {
     }
 
     /// Gives free memory back to the device until at most `most` bytes are cached, as far as whole blocks and
-    /// slabs go. `true` when any went.
-    fn shrink(&self, most: u64) -> Result<bool> {
+    /// slabs go, or the device refuses one. Whether any went, also where it has refused another.
+    fn shrink(&self, most: u64) -> (bool, Result<()>) {
         let mut any = false;
         loop {
             let mut s = lock(&self.0.host.state);
-            if s.stats.cached <= most {
-                return Ok(any);
-            }
-            let Some(span @ Span { addr, bytes, .. }) = s.idle() else { return Ok(any) };
+            let Some(span @ Span { addr, bytes, .. }) = s.next_back(most) else { return (any, Ok(())) };
             s.tell(EventKind::SegmentFree, addr, bytes, bytes);
             s.giving += bytes;
             let _hand = self.0.host.hand(s);
@@ -328,7 +328,7 @@ impl HostMemory<'_> {
             s.stats.driver_calls += 1;
             if given.is_err() && s.keep(span) {
                 s.tell(EventKind::SegmentAlloc, addr, bytes, bytes);
-                return given.map(|()| any);
+                return (any, given);
             }
             s.let_go(span);
             s.stats.reserved.sub(bytes);
@@ -346,8 +346,9 @@ impl HostMemory<'_> {
         for (addr, bytes) in all.pieces() {
             first = first.and(self.0.device().host_free(addr, bytes));
         }
-        let unified = std::mem::take(&mut lock(&self.0.unified.0).ranges);
-        for (addr, bytes, _) in unified.iter() {
+        let unified = std::mem::take(&mut *lock(&self.0.unified.0));
+        let live = unified.ranges.iter().map(|(addr, bytes, _)| (addr, bytes));
+        for (addr, bytes) in live.chain(unified.left.iter()) {
             first = first.and(self.0.unified_memory().facet().and_then(|u| u.free(addr, bytes)));
         }
         first

@@ -37,15 +37,19 @@ impl UnifiedMemory<'_> {
             return Ok(0);
         }
         let facet = self.facet()?;
-        let addr = while_kept(|| facet.alloc(bytes))?;
+        let _ = self.ask_again(); // what it still refuses stays for later
+        lock(&self.0.unified.0).left.expect()?;
+        let got = while_kept(|| facet.alloc(bytes));
         let tag = tags::current();
         let mut unified = lock(&self.0.unified.0);
+        let addr = got.inspect_err(|_| unified.left.answered((0, 0), false))?;
         if !unified.make_room(tag) {
-            // What the device refuses to take back then is its own.
             drop(unified);
-            let _ = facet.free(addr, bytes);
+            let refused = facet.free(addr, bytes).is_err();
+            lock(&self.0.unified.0).left.answered((addr, bytes), refused);
             return Err(no_host_memory());
         }
+        unified.left.answered((addr, bytes), false);
         unified.ranges.put(addr, bytes, tag);
         unified.tags.count_in(tag, bytes);
         Ok(addr)
@@ -70,6 +74,16 @@ impl UnifiedMemory<'_> {
             unified.ranges.put(addr, bytes, tag);
             unified.tags.count_again(tag, bytes);
         })
+    }
+
+    /// Asks the device again to take back what it has refused although nobody has it.
+    pub(super) fn ask_again(&self) -> Result<()> {
+        loop {
+            let Some((addr, bytes)) = lock(&self.0.unified.0).left.next() else { return Ok(()) };
+            let freed = self.facet().and_then(|u| while_kept(|| u.free(addr, bytes)));
+            lock(&self.0.unified.0).left.answered((addr, bytes), freed.is_err());
+            freed?;
+        }
     }
 
     /// Queues on `stream` that the pages of a range of unified memory go to `place`, so that work after it, there, finds

@@ -2,6 +2,7 @@
 //! that can be used again, and the slabs in which small ones lie. Makes no call; who holds it under its lock makes
 //! them after.
 
+use super::left::Left;
 use super::numbers::{HostMemoryStats, Times};
 use super::ranges::Ranges;
 use super::sizes::{SLAB_MAX, span_of};
@@ -54,7 +55,7 @@ pub(crate) struct Waiting {
 pub(crate) struct Span {
     pub addr: u64,
     pub bytes: u64,
-    /// [B] of the blocks in it; `bytes` for a block of its own.
+    /// [B] of the blocks in it; `bytes` for a block of its own. 0: it was never entered, and the device has refused it before.
     piece: u64,
     /// That of its slab; 0 for a block of its own.
     going: u64,
@@ -160,6 +161,8 @@ pub(crate) struct State {
     slabs: Map<u64, Slab>,
     /// How often slabs were to go.
     goings: u64,
+    /// Reserved, but neither live nor free.
+    pub left: Left,
 }
 
 impl State {
@@ -221,6 +224,16 @@ impl State {
         self.stats.cached += shelf.put(addr, span, size);
         // The slab has blocks of this size, and all are free.
         self.serve(bytes, size).unwrap_or(addr)
+    }
+
+    /// The device has given that, and there is no room to enter it: now it has it again, or has refused it.
+    pub(crate) fn leave(&mut self, addr: u64, bytes: u64, refused: bool) {
+        self.left.answered((addr, bytes), refused);
+        if refused {
+            self.tell(EventKind::SegmentAlloc, addr, bytes, bytes);
+            self.more.segments.add(1);
+            self.stats.reserved.add(bytes);
+        }
     }
 
     /// Ends a live block, which becomes nobody's: its size and who has used it.
@@ -301,6 +314,13 @@ impl State {
         }
     }
 
+    /// What is to go back to the device next until at most `most` bytes are cached, and then what it has refused although it is not
+    /// cached. As for [`idle`](Self::idle).
+    pub(crate) fn next_back(&mut self, most: u64) -> Option<Span> {
+        let idle = if self.stats.cached > most { self.idle() } else { None };
+        idle.or_else(|| self.left.next().map(|(addr, bytes)| Span { addr, bytes, piece: 0, going: 0 }))
+    }
+
     /// Free memory that can go back to the device: a block of its own, the largest first, or a slab of which
     /// everything is free. It is not free any more. [`keep`](Self::keep) or [`let_go`](Self::let_go) follows, and neither needs
     /// memory of the host.
@@ -334,6 +354,10 @@ impl State {
     /// The device would not take that back, and it is free again. `false`: it has given the same addresses for something else
     /// since then, and so has taken it all the same.
     pub(crate) fn keep(&mut self, s: Span) -> bool {
+        if s.piece == 0 {
+            self.left.answered((s.addr, s.bytes), true);
+            return true;
+        }
         if !self.goes(s) {
             return false;
         }
@@ -349,6 +373,10 @@ impl State {
 
     /// The device has taken that back.
     pub(crate) fn let_go(&mut self, s: Span) {
+        if s.piece == 0 {
+            self.left.answered((s.addr, s.bytes), false);
+            return;
+        }
         if s.going != 0 && self.goes(s) {
             self.slabs.remove(&s.addr);
         }
@@ -378,7 +406,8 @@ impl State {
         self.tags = TagSums::default();
         self.before = HostMemoryStats::default();
         let (slabs, live) = (std::mem::take(&mut self.slabs), std::mem::take(&mut self.live));
-        All { slabs, live, waiting: std::mem::take(&mut self.waiting), free: std::mem::take(&mut self.free) }
+        let (waiting, free) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.free));
+        All { slabs, live, waiting, free, left: std::mem::take(&mut self.left) }
     }
 }
 
@@ -388,6 +417,7 @@ pub(crate) struct All {
     live: Ranges<Live>,
     waiting: VecDeque<Waiting>,
     free: Map<u64, Shelf>,
+    left: Left,
 }
 
 impl All {
@@ -397,7 +427,9 @@ impl All {
         let live = self.live.iter().map(|(a, _, l)| (a, l.size));
         let waiting = self.waiting.iter().map(|w| (w.addr, w.size));
         let free = self.free.iter().flat_map(|(&size, shelf)| shelf.addrs.iter().map(move |&a| (a, size)));
-        slabs.chain(live.chain(waiting).chain(free).filter(|&(_, size)| size > SLAB_MAX))
+        slabs
+            .chain(live.chain(waiting).chain(free).filter(|&(_, size)| size > SLAB_MAX))
+            .chain(self.left.iter())
     }
 }
 

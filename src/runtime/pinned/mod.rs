@@ -2,6 +2,7 @@
 //! call on a device. `device/host_memory.rs` and `device/unified.rs` have the calls.
 
 pub(super) mod cache;
+pub(super) mod left;
 pub(super) mod numbers;
 mod ranges;
 pub(super) mod sizes;

@@ -1,6 +1,7 @@
 //! What a device has of host and of unified memory, each under its lock.
 
 use super::cache::State;
+use super::left::Left;
 use super::ranges::Ranges;
 use super::tags::TagSums;
 use crate::base::error::Result;
@@ -17,6 +18,8 @@ pub(crate) struct UnifiedState {
     /// Each range with its tag.
     pub(crate) ranges: Ranges<u16>,
     pub(crate) tags: TagSums,
+    /// Neither live nor the device's.
+    pub(crate) left: Left,
 }
 
 impl UnifiedState {
