@@ -1,8 +1,8 @@
 //! What a request does when memory is short: unused memory goes back to the device, so that the device can give some that
 //! suits the request; or adjacent free memory of several heaps moves to the request's heap.
 
-use super::super::blocks::WaitingBlocks;
-use super::super::ground::Growing;
+use super::super::blocks::{WaitingBlocks, collect_ids};
+use super::super::ground::{Ground, Growing};
 use super::super::heap::Source;
 use super::super::state::growth::joined;
 use super::super::state::growth::transits::Parts;
@@ -10,7 +10,7 @@ use super::super::units::{Extent, GRANULE, GRANULE_SHIFT, LARGE_UNITS};
 use super::limits::is_limit;
 use super::search::Search;
 use super::taken::{InTransit, Of, Taken, count};
-use super::trim::Trim;
+use super::trim::{GivenBack, Trim};
 
 impl<'a> Search<'a> {
     /// For a block that must lie in one piece, on a device that maps: gives unused granules back, once in a search, to get
@@ -29,10 +29,34 @@ impl<'a> Search<'a> {
         self.refused.as_ref().is_some_and(|e| !is_limit(e))
     }
 
-    /// Takes free memory out of the heaps so that the device, once it has that back, can give `missing` granules: as few as
-    /// the limits demand, or as many if the device itself is short of them. `None` if that would not be enough. Of ties,
-    /// only whole ones are taken; otherwise the granules must be in a row.
-    pub(super) fn take_for_growth(&self, missing: u64, of: Of) -> Option<InTransit<'a>> {
+    /// Gives free memory back, taken out of the heaps, so that the device can give `missing` granules: as few as the limits
+    /// demand, or as many if the device itself is short of them. Nothing if that would not be enough; but where there are no
+    /// ids to cut all that is wanted, it goes in rounds, since what has gone back leaves its ids for the rest. Of ties, only
+    /// whole ones go; otherwise the granules must be in a row. Whether anything went.
+    pub(super) fn give_for_growth(
+        &self,
+        missing: u64,
+        of: Of,
+        give: fn(&Ground, Vec<Taken>) -> GivenBack,
+    ) -> bool {
+        let (mut any, mut before) = (false, 0);
+        while let Some((mut held, is_enough)) = self.take_for_growth((missing, before), of) {
+            before += count(&held.taken);
+            let given = give(self.ground, std::mem::take(&mut held.taken));
+            held.end(&mut self.ground.growing());
+            any |= given.any;
+            if is_enough || !given.any || given.done.is_err() {
+                break;
+            }
+        }
+        if any && self.ground.maps.ids_are_few() {
+            collect_ids(&self.ground.growing()); // the request needs some, too
+        }
+        any
+    }
+
+    /// What goes back in one round, and whether it is the last; `before`: how many granules have gone in earlier ones.
+    fn take_for_growth(&self, (missing, before): (u64, u64), of: Of) -> Option<(InTransit<'a>, bool)> {
         let (ground, pool) = (self.ground, self.req.heap.pool());
         let mut g = ground.growing();
         let row = missing + u64::from(self.contiguous); // with a number that stays empty
@@ -41,32 +65,33 @@ impl<'a> Search<'a> {
             [g.pool_lacks(pool, bytes), g.device_lacks(bytes)].map(|lacks| lacks.div_ceil(GRANULE));
         let in_a_row = of == Of::Ties || u64::from(g.room.longest()) >= row;
         // What the device refuses although the limits allow it may be had for less than all that is missing.
-        let (least, most) = if own == 0 && any == 0 { (0, missing) } else { (any, any) };
-        let (own_most, most) = if in_a_row { (own, most) } else { (u64::MAX, u64::MAX) };
-        let mut taken = match own_most {
-            0 => Vec::new(),
-            n => g.take_free(ground.heaps_of(pool), n, of),
-        };
+        let (least, wanted) =
+            if own == 0 && any == 0 { (0, missing.saturating_sub(before)) } else { (any, any) };
+        let (own_most, most) = if in_a_row { (own, wanted) } else { (u64::MAX, u64::MAX) };
+        let (mut taken, mut lacks_ids) = (Vec::new(), false);
+        if own_most > 0 {
+            taken = g.take_free(ground.heaps_of(pool), own_most, of);
+            lacks_ids = g.lacks_ids;
+        }
         let of_own = count(&taken);
         if of_own >= own && most > of_own {
             taken.extend(g.take_free(ground.heaps_in(None), most - of_own, of));
+            lacks_ids |= g.lacks_ids;
         }
+        let least = if lacks_ids { wanted } else { least };
         let longest = || g.longest_room_with(taken.iter().map(Taken::granules));
-        let serves = of_own >= own && count(&taken) >= least && (in_a_row || longest() >= row);
-        if taken.is_empty() || !serves {
+        let is_enough = of_own >= own && count(&taken) >= least && (in_a_row || longest() >= row);
+        if taken.is_empty() || !is_enough && !lacks_ids {
             g.return_all(taken);
             return None;
         }
-        Some(g.in_transit(taken, Parts::Any))
+        Some((g.in_transit(taken, Parts::Any), is_enough))
     }
 
     fn trim_once(&mut self, missing: u64) -> bool {
-        let ground = self.ground;
-        WaitingBlocks::of(ground).poll_all();
-        let Some(mut held) = self.take_for_growth(missing, Of::Any) else { return false };
-        let given = Trim::of(ground).give_granules_back(std::mem::take(&mut held.taken));
-        held.end(&mut ground.growing());
-        given.any && self.note_refusal(|s| s.grow(missing))
+        WaitingBlocks::of(self.ground).poll_all();
+        self.give_for_growth(missing, Of::Any, |ground, taken| Trim::of(ground).give_granules_back(taken))
+            && self.note_refusal(|s| s.grow(missing))
     }
 
     /// For segments: gives idle ones back to the device, so that it can give one that is large enough: as few as are

@@ -232,13 +232,11 @@ impl Search<'_> {
     fn untie_once(&mut self, missing: u64) -> bool {
         let ground = self.ground;
         WaitingBlocks::of(ground).poll_all();
-        let Some(mut held) = self.take_for_growth(missing, Of::Ties) else { return false };
-        let given = give_ties_back(ground, std::mem::take(&mut held.taken));
-        held.end(&mut ground.growing());
-        if given.any {
+        let given = self.give_for_growth(missing, Of::Ties, give_ties_back);
+        if given {
             end_ties(ground);
         }
-        given.any && self.note_refusal(|s| s.grow(missing))
+        given && self.note_refusal(|s| s.grow(missing))
     }
 }
 

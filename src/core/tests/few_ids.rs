@@ -127,6 +127,29 @@ fn what_one_block_needs_to_be_cut_serves_the_next_one_when_a_pool_wakes() {
     }
 }
 
+/// The same where a request needs memory in one piece, of which the device has none: several of these blocks go back for it.
+#[test]
+fn what_one_block_needs_to_be_cut_serves_the_next_one_for_a_request_in_one_piece() {
+    for (ids, limited) in (60..70).flat_map(|n| [(n, false), (n, true)]) {
+        let mut b = to_be_cut(ids, true).0;
+        // And those that the request itself takes.
+        for _ in 0..3 {
+            let i = b.live.iter().rposition(|x| x.stream == Some(9)).unwrap();
+            b.free(i, None);
+        }
+        b.rest();
+        let (before, pool) = (b.taken(), b.pool(true));
+        match limited {
+            true => b.limit(None, before * G),
+            false => b.world.lock().unwrap().capacity = before * G,
+        }
+        b.alloc(pool, Some(1), 16 * G)
+            .unwrap_or_else(|e| panic!("{ids} descriptors, limited: {limited}: {e}"));
+        assert_eq!(b.taken(), before);
+        b.finish();
+    }
+}
+
 /// A pool ends: its memory goes back, or belongs to nobody and goes back later.
 #[test]
 fn the_end_of_a_pool_loses_no_memory_for_lack_of_descriptors() {
