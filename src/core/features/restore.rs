@@ -17,7 +17,7 @@ use super::super::shape::Tier;
 use super::super::state::checkpoints::{Block, Layout, RecordedStream};
 use super::super::supply::{Giver, Terms, wait_for_giver};
 use super::super::types::{Freeing, RETIRED, UNORDERED};
-use super::super::units::{Extent, LARGE_UNITS, LARGE_UNITS_SHIFT};
+use super::super::units::{Extent, GRANULE, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::exports::ExportCalls;
 use super::pool_heaps::PoolHeaps;
 use super::rebuild::{Move, Rebuild, Slots};
@@ -86,6 +86,29 @@ impl Restored {
     /// The freed ones: address, requested bytes.
     pub fn freed(&self) -> Vec<(u64, u64)> {
         self.freed.iter().map(|f| (f.block.base, f.block.requested)).collect()
+    }
+}
+
+impl Change<'_> {
+    /// How many ids a heap must have in stock: so many may be taken beyond those that it gets back before.
+    fn ids_for(&self, heap: u32) -> u32 {
+        let (mut starts, mut ends, mut chunks) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let new = || self.new.iter().filter(|b| b.heap == heap);
+        new().for_each(|b| b.each_range(&mut |from, _| _ = starts.insert(from)));
+        // Cut out, with what is free on both sides.
+        let mut needs = 2 * self.moves.iter().filter(|m| m.from == heap).count();
+        for b in new() {
+            // A chunk is cut out, too, and is one free block at first.
+            needs += if b.is_fine() && chunks.insert(u64::from(b.granule())) { 3 } else { 0 };
+            // One for the block, and one for what is free behind it.
+            b.each_range(&mut |_, to| needs += 1 + usize::from(!starts.contains(&to)));
+        }
+        // What is freed side by side becomes one free block; nothing in a chunk merges with what is outside.
+        let gone = || self.gone.iter().filter(|b| b.heap == heap && !b.direct && b.tier_bits != ALIAS);
+        let merges = |b: &Block, at: u64| !b.is_fine() || !at.is_multiple_of(GRANULE);
+        gone().for_each(|b| b.each_range(&mut |_, to| _ = merges(b, to) && ends.insert(to)));
+        let back = gone().filter(|b| merges(b, b.offset) && ends.contains(&b.offset)).count();
+        needs.saturating_sub(back) as u32
     }
 }
 
@@ -357,10 +380,7 @@ impl<'a> Restore<'a> {
         }
         drop(aliases);
         for (&index, h) in heaps.iter_mut() {
-            let placed = change.new.iter().filter(|b| b.heap == index);
-            let carved: usize = placed.map(|b| 4 + 2 * b.pieces.len()).sum();
-            let moved = change.moves.iter().filter(|m| m.from == index || m.to == index).count();
-            if !h.stock((carved + 3 * moved + 2) as u32) {
+            if !h.stock(change.ids_for(index)) {
                 fail!(Code::OutOfMemory, "more blocks than the library can keep track of");
             }
         }

@@ -1,7 +1,7 @@
 //! Recorded layouts of pools: which blocks were live, with their offset, size and stream.
 
 use super::super::desc::ALIAS;
-use super::super::shape::Tier;
+use super::super::shape::{Tier, shift_of};
 use super::super::types::PoolId;
 use super::super::units::{
     Extent, GRANULE_SHIFT, LARGE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, every_granule,
@@ -58,6 +58,15 @@ impl Block {
             0 | 1 => vec![Extent::new(self.granule() << LARGE_UNITS_SHIFT, LARGE_UNITS)],
             _ => vec![Extent::new((self.offset >> LARGE_SHIFT) as u32, self.units)],
         }
+    }
+
+    /// Where it lies, in its chunk or in its pieces: from which byte, to which.
+    pub(crate) fn each_range(&self, each: &mut dyn FnMut(u64, u64)) {
+        if self.tier_bits == ALIAS {
+            let at = |unit: u32| u64::from(unit) << LARGE_SHIFT;
+            return self.pieces.iter().for_each(|p| each(at(p.off), at(p.end())));
+        }
+        each(self.offset, self.offset + (u64::from(self.units) << shift_of(self.tier_bits)));
     }
 
     pub(crate) fn granules(&self) -> Vec<u32> {

@@ -224,6 +224,39 @@ fn a_restore_finds_the_descriptors_that_others_do_not_use() {
     }
 }
 
+/// A restore needs one descriptor for each block that lies elsewhere now, and one for what is free behind them: those of
+/// the blocks that it frees serve, too.
+#[test]
+fn a_restore_needs_few_more_descriptors_than_it_frees() {
+    for (n, (then, now)) in [(8, 0), (8, 4), (4, 8), (8, 8), (40, 40)].into_iter().enumerate() {
+        let mut b = with_ids(200, 100);
+        let p = b.pool(false);
+        let fill =
+            |b: &mut Bench, count| (0..count).for_each(|_| _ = b.alloc(p, Some(1), 80 / count * G).unwrap());
+        fill(&mut b, then);
+        let saved = b.checkpoint(p);
+        while !b.live.is_empty() {
+            b.free(0, None);
+        }
+        if now > 0 {
+            // Half a granule is in front of all that it has now.
+            b.alloc(p, Some(1), G / 2).unwrap();
+            fill(&mut b, now);
+        }
+        b.use_up(&[PoolId::DEFAULT], 1);
+        // Side by side: one keeps its descriptor.
+        let spare = if now >= then { 3 } else { then - now + 3 };
+        for _ in 0..=spare {
+            let i = b.live.iter().rposition(|x| x.pool == PoolId::DEFAULT).unwrap();
+            b.free(i, None);
+        }
+        b.rest();
+        b.try_restore(&saved).unwrap_or_else(|e| panic!("case {n}: {e}"));
+        b.pond.checkpoints().destroy(saved.id).unwrap();
+        b.finish();
+    }
+}
+
 /// Memory of another stream, which must be cut, where the request's own heap has all descriptors that are left.
 #[test]
 fn a_request_cuts_what_another_heap_has_with_descriptors_of_its_own() {
