@@ -263,11 +263,11 @@ pub(crate) fn wait_for_giver(
     let Some(stream) = giver.stream else { return false };
     let to = taker.stream();
     if ground.look(taker).stream.as_ref().is_some_and(|own| Arc::ptr_eq(own, &stream)) {
-        return true; // the same stream in another pool: its work is ordered by itself
+        return terms != Terms::Replayed; // the same stream in another pool: its work is ordered by itself
     }
     match ground.order.fence(&stream) {
         Ok(None) => true,
-        _ if terms == Terms::Idle => false,
+        _ if terms != Terms::Wait => false,
         Ok(Some(fence)) if to == UNORDERED => ground.order.sync(&fence).is_ok(),
         Ok(Some(fence)) => {
             let held = match named {

@@ -7,6 +7,8 @@ use super::super::report::OomStep;
 pub(crate) enum Terms {
     /// The giver's stream has nothing queued.
     Idle,
+    /// The same, and the giver's stream is not the taker's, which is captured: its replays need not be in order with its work.
+    Replayed,
     /// The taker waits for the giver's stream, on the device (a taker without a stream: on the host).
     Wait,
 }
@@ -71,8 +73,10 @@ const UNORDERED_STEPS: [Step; 13] = [
     Step::Trim,
 ];
 
-/// The steps of a request for a captured stream, which can neither be marked nor wait.
-const CAPTURED_STEPS: [Step; 2] = [Step::Device, Step::Ties];
+/// The steps of a request for a captured stream, which can neither be marked nor wait. Other streams of its pool may have what
+/// graphs use.
+const CAPTURED_STEPS: [Step; 3] =
+    [Step::Device, Step::Steal { same_pool: false, terms: Terms::Replayed }, Step::Ties];
 
 /// The index of [`Step::Device`] in the first two lists.
 const DEVICE: usize = 2;
@@ -84,6 +88,8 @@ const AFTER_WAITING: usize = 3;
 pub(super) struct Steps {
     list: &'static [Step],
     at: usize,
+    /// Where [`Step::Device`] is in it.
+    device: usize,
     /// Where to go on when waiting blocks have come back.
     after_waiting: usize,
     /// The number of granules that the device was asked for last.
@@ -91,29 +97,29 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    fn new(list: &'static [Step], after_waiting: usize) -> Steps {
-        Steps { list, at: 0, after_waiting, asked_for: u64::MAX }
+    fn new(list: &'static [Step], device: usize, after_waiting: usize) -> Steps {
+        Steps { list, at: 0, device, after_waiting, asked_for: u64::MAX }
     }
 
     /// Those of a request for a stream.
     pub(super) fn ordered() -> Steps {
-        Steps::new(&STEPS, AFTER_WAITING)
+        Steps::new(&STEPS, DEVICE, AFTER_WAITING)
     }
 
     /// Those of a request without a stream.
     pub(super) fn unordered() -> Steps {
-        Steps::new(&UNORDERED_STEPS, 0)
+        Steps::new(&UNORDERED_STEPS, DEVICE, 0)
     }
 
     /// Those of a request for a captured stream.
     pub(super) fn captured() -> Steps {
-        Steps::new(&CAPTURED_STEPS, 0)
+        Steps::new(&CAPTURED_STEPS, 0, 0)
     }
 
     /// The step to take for so many granules that are missing. `None`: all were taken, and helped no more.
     pub(super) fn next(&mut self, missing: u64) -> Option<Step> {
-        if self.at > DEVICE && missing < self.asked_for {
-            self.at = DEVICE; // others gave a part, and the device may have the rest
+        if self.at > self.device && missing < self.asked_for {
+            self.at = self.device; // others gave a part, and the device may have the rest
         }
         let step = *self.list.get(self.at)?;
         if matches!(step, Step::Device) {
@@ -141,9 +147,9 @@ impl Step {
     /// What the step is called in the report of a request that fails.
     pub(super) fn reported(self) -> OomStep {
         match self {
-            Step::Steal { same_pool: true, terms: Terms::Idle } => OomStep::PoolIdle,
+            Step::Steal { same_pool: true, terms: Terms::Idle | Terms::Replayed } => OomStep::PoolIdle,
             Step::Steal { same_pool: true, terms: Terms::Wait } => OomStep::PoolBusy,
-            Step::Steal { same_pool: false, terms: Terms::Idle } => OomStep::OthersIdle,
+            Step::Steal { same_pool: false, terms: Terms::Idle | Terms::Replayed } => OomStep::OthersIdle,
             Step::Steal { same_pool: false, terms: Terms::Wait } => OomStep::OthersBusy,
             Step::Collect => OomStep::Collect,
             Step::Device => OomStep::Device,

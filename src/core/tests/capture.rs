@@ -316,6 +316,36 @@ fn a_capture_only_grows_and_the_device_is_not_waited_for() {
     b.finish();
 }
 
+/// But nothing of the captured stream itself, whose replays may be on another one, and nothing that a graph uses.
+#[test]
+fn a_captured_request_takes_what_is_idle_in_other_pools() {
+    let (mut b, p) = bench(true);
+    let q = b.pond.pool_create(0, false).unwrap();
+    let kept = b.pond.captures().keep(q).unwrap();
+    for (pool, stream, granules) in [(PoolId::DEFAULT, 1, 10), (PoolId::DEFAULT, 2, 10), (q, 3, 10)] {
+        b.alloc(pool, Some(stream), granules * G).unwrap();
+    }
+    while !b.live.is_empty() {
+        b.free(0, None);
+    }
+    let id = begin(&b, p, 1);
+    let asks = |b: &mut Bench, n| b.alloc_as(PoolId::DEFAULT, p, Some(1), n * G).map(drop);
+    asks(&mut b, 2).unwrap(); // what the device has left
+    assert_eq!(asks(&mut b, 1).unwrap_err().code(), Code::OutOfMemory, "none of it is idle");
+    for stream in [2, 3] {
+        b.world.lock().unwrap().complete(stream, u64::MAX);
+    }
+    asks(&mut b, 4).unwrap();
+    asks(&mut b, 6).unwrap();
+    assert_eq!(asks(&mut b, 1).unwrap_err().code(), Code::OutOfMemory);
+    end(&b, id, 1);
+    while !b.live.is_empty() {
+        b.free(0, None);
+    }
+    [id, kept].into_iter().for_each(|id| b.pond.captures().release(id).unwrap());
+    b.finish();
+}
+
 #[test]
 fn a_capture_that_nobody_announced_is_not_disturbed() {
     let (mut b, _) = bench(true);
