@@ -334,6 +334,39 @@ fn a_pool_wakes_with_what_another_program_does_not_use() {
     fake.end();
 }
 
+/// More than half of the card sleeps: that is not in use, and not even taken.
+#[test]
+fn what_sleeps_leaves_the_card_to_others_and_to_its_own_program() {
+    let place = folder();
+    let fake = card(place.path());
+    let d = device(0);
+    join(d, place.path(), LONG);
+    let (mut pool, mut p, mut q) = (null_mut(), null_mut(), null_mut());
+    ok(unsafe { millpond_pool_create(d, null(), &mut pool) });
+    ok(unsafe { millpond_pool_alloc(pool, 150 * MIB, null_mut(), &mut p) });
+    ok(unsafe { millpond_pool_sleep(pool, 0) });
+    free(take(d, 10 * MIB));
+    ok(unsafe { millpond_device_serve_group(d, 300, null_mut()) });
+    let me = members(place.path())[0];
+    assert_eq!((me.reserved_bytes >> 20, me.unused_bytes >> 20), (10, 10));
+    let mut other = Neighbour::start(place.path());
+    other.ask("take 200");
+    other.ask("free 150");
+    other.ask("serve");
+    other.ask("look");
+    // The program's other pool asks, and then the one that wakes.
+    ok(unsafe { millpond_alloc(d, 140 * MIB, &mut q) });
+    free(q);
+    ok(unsafe { millpond_device_empty_cache(d) });
+    assert!(other.ask("take 150").0 >= 200);
+    assert_eq!(other.ask("free 150").1, 50);
+    ok(unsafe { millpond_pool_wake(pool) });
+    ok(unsafe { millpond_pool_free(pool, p, null_mut()) });
+    ok(unsafe { millpond_pool_destroy(pool) });
+    other.end();
+    fake.end();
+}
+
 #[test]
 fn a_program_that_is_killed_has_left() {
     let place = folder();

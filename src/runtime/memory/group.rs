@@ -1,5 +1,6 @@
 //! The memory of one device as a member of a group of programs that share its card (`runtime/group/`).
 
+use super::in_use;
 use super::state::{How, Memory};
 use crate::base::error::{Code, Error, Result};
 use crate::core::{GRANULE, OomReason, OomReport, PoolId, Stats};
@@ -20,9 +21,10 @@ pub(crate) struct MemoryGroup<'a>(pub &'a Memory);
 
 impl Share for Memory {
     fn held(&self) -> Stake {
-        let Stats { reserved, active, .. } = self.stats();
+        let stats = self.stats();
+        let Stats { reserved, .. } = stats;
         let returned = reserved.total.wrapping_sub(reserved.current);
-        Stake { reserved: reserved.current, active: active.current, returned }
+        Stake { reserved: reserved.current, active: in_use(&stats), returned }
     }
 
     fn free(&self) -> Option<u64> {

@@ -41,6 +41,12 @@ pub(crate) use pooled::{Block, Given, Pooled};
 use state::How;
 pub(crate) use state::Memory;
 
+/// \[B\] of reserved memory that blocks take. Those that sleep are active, and have none. (The granules that they lie in,
+/// which are counted, are a little larger.)
+fn in_use(stats: &Stats) -> u64 {
+    stats.active.current.saturating_sub(stats.sleeping.current)
+}
+
 impl Memory {
     /// The block is also used by `stream`: its reuse waits for what is queued there at the free.
     pub fn record_stream(&self, addr: u64, stream: StreamId) -> Result<()> {
