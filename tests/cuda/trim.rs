@@ -45,6 +45,26 @@ fn others_get_what_is_trimmed() {
     }
 }
 
+/// The memory of what sleeps is gone already.
+#[test]
+fn what_sleeps_raises_no_floor() {
+    let fake = Fake::new(&[("capacity", "256M")], |_| {});
+    runtime::set_default_options(Some("cuda"), None, "empty_cache_floor_mb:32").unwrap();
+    let d = runtime::device("cuda", 0).unwrap();
+    let m = d.memory();
+    let s = d.streams().create().unwrap();
+    let p = m.pools().create(0).unwrap();
+    let asleep = m.alloc(p, s, 100 * MIB).unwrap();
+    m.pools().sleep(p, false).unwrap();
+    let all: Vec<u64> = (0..4).map(|_| m.alloc(POOL, s, 32 * MIB).unwrap()).collect();
+    all.iter().for_each(|&at| m.free(at, Some(s), None).unwrap());
+    assert_eq!(m.stats().reserved.current, 128 * MIB);
+    m.empty_cache(None).unwrap();
+    assert_eq!(m.stats().reserved.current, 32 * MIB);
+    m.free(asleep, Some(s), None).unwrap();
+    fake.end();
+}
+
 /// What an emptied cache keeps serves the next requests without the driver; all of it goes where the option says so.
 #[test]
 fn an_emptied_cache_keeps_a_floor() {

@@ -137,7 +137,7 @@ impl Memory {
         let _range = nvtx::range(c"empty_cache", 0);
         let how = self.open()?;
         let floor = if pool.is_none() { self.settings().empty_cache_floor() } else { 0 };
-        let keep = if floor == 0 { 0 } else { self.stats().active.current.saturating_add(floor) };
+        let keep = if floor == 0 { 0 } else { in_use(&self.stats()).saturating_add(floor) };
         match how {
             How::Pooled(p) if pool.is_none() => p.pond.special().empty_cache_to(keep),
             How::Pooled(p) => p.pond.empty_cache(pool),
