@@ -304,10 +304,13 @@ impl Member {
         let Need { bytes: need, own } = need;
         let all = need.saturating_add(own);
         let hopeless = || share.total().is_some_and(|total| all > total.saturating_sub(share.held().active));
-        let until = since + self.wait;
-        if Instant::now() >= until || hopeless() {
+        let (until, now) = (since + self.wait, Instant::now());
+        if now >= until || hopeless() {
             return None;
         }
+        // Not the first time: others were faster, and may be once more.
+        let pause = Duration::from_micros((now - since).as_micros() as u64 / 8);
+        sleep(pause.min(LOOKS).min(until - now));
         let (got, enough);
         match self.turn_to_ask(share, need, until) {
             Some(_turn) => {

@@ -108,6 +108,24 @@ fn a_card_that_had_enough_for_a_moment_ends_no_request() {
     }
 }
 
+/// The card has enough each time that it is asked, and the request is too late for it each time.
+#[test]
+fn a_request_that_comes_late_to_all_that_it_sees_asks_no_oftener_than_others_look() {
+    const WAITS: Duration = Duration::from_millis(400);
+    let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
+    let mine = Changing { flickers: AtomicUsize::new(usize::MAX), ..Changing::new(&card, 1) };
+    let me = place.join("me", 1, WAITS);
+    let (since, mut asks, mut first) = (Instant::now(), 0, None);
+    while me.ask(&mine, Need { bytes: 10, own: 0 }, since) == Some(0) {
+        first.get_or_insert(since.elapsed());
+        asks += 1;
+    }
+    let took = since.elapsed();
+    assert!(took >= WAITS && took < LONG / 2, "{took:?}");
+    assert!((10..200).contains(&asks), "{asks} times");
+    assert!(first < Some(WAITS / 4), "the first time it waits for nothing: {first:?}");
+}
+
 /// While the second is asked, the first may free what it used.
 #[test]
 fn if_nobody_had_anything_all_are_asked_once_more() {
