@@ -1,5 +1,7 @@
 //! Two processes that share a card and a group, over the fake driver: each counts what the other one has of it.
 
+mod meanwhile;
+
 use crate::cuda::Fake;
 use crate::on_cuda::*;
 use crate::sharing::{fails, ok};

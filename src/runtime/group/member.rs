@@ -52,6 +52,9 @@ pub(crate) trait Share {
     /// \[B\] that the card has in all, if that is known.
     fn total(&self) -> Option<u64>;
 
+    /// Whether memory of others still helps the request. If not, it is tried at once, and finds out why.
+    fn is_helped(&self, need: Need) -> bool;
+
     /// Gives unused memory back until no more than `keep` bytes are taken, as far as possible.
     fn trim_to(&self, keep: u64) -> Result<()>;
 
@@ -120,14 +123,15 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Whether the card has enough by now, which is asked for only now and then.
+/// Whether a request is to be tried again: the card has enough by now, or memory helps it no longer. That is asked only
+/// now and then.
 struct Enough {
-    need: u64,
+    need: Need,
     next: Instant,
 }
 
 impl Enough {
-    fn new(need: u64) -> Enough {
+    fn new(need: Need) -> Enough {
         Enough { need, next: Instant::now() + COUNTS }
     }
 
@@ -137,7 +141,7 @@ impl Enough {
             return false;
         }
         self.next = now + COUNTS;
-        share.free().is_some_and(|free| free >= self.need)
+        !share.is_helped(self.need) || share.free().is_some_and(|free| free >= self.need.bytes)
     }
 }
 
@@ -301,8 +305,7 @@ impl Member {
     /// over before. Nobody is asked for more than the card has beside what this member uses: all would give what they have,
     /// for nothing.
     pub(crate) fn ask(&self, share: &dyn Share, need: Need, since: Instant) -> Option<u64> {
-        let Need { bytes: need, own } = need;
-        let all = need.saturating_add(own);
+        let all = need.bytes.saturating_add(need.own);
         let hopeless = || share.total().is_some_and(|total| all > total.saturating_sub(share.held().active));
         let (until, now) = (since + self.wait, Instant::now());
         if now >= until || hopeless() {
@@ -327,11 +330,11 @@ impl Member {
             let _ = self.look(share, false);
         }
         // What another thread asked for, or another program gave up of itself, helps as well.
-        (got > 0 || enough || share.free().is_some_and(|free| free >= need)).then_some(got)
+        (got > 0 || enough || share.free().is_some_and(|free| free >= need.bytes)).then_some(got)
     }
 
-    /// The turn to ask; `None` if the time is over first, or the membership, or the card has the bytes that it needs to have.
-    fn turn_to_ask(&self, share: &dyn Share, need: u64, until: Instant) -> Option<Turn<'_>> {
+    /// The turn to ask; `None` if the time is over first, or the membership, or the request is to be tried again.
+    fn turn_to_ask(&self, share: &dyn Share, need: Need, until: Instant) -> Option<Turn<'_>> {
         let mut enough = Enough::new(need);
         loop {
             if let Some(turn) = Turn::take(&self.asking) {
@@ -345,13 +348,16 @@ impl Member {
     }
 
     /// Asks one after the other, by the thread whose turn it is. Returns what they gave back, in bytes, and whether the card
-    /// had enough at last: when the request is tried again, somebody else may have taken it.
-    fn ask_all(&self, share: &dyn Share, need: u64, until: Instant) -> (u64, bool) {
+    /// had enough at last (when the request is tried again, somebody else may have taken it), or no memory helps any more.
+    fn ask_all(&self, share: &dyn Share, need: Need, until: Instant) -> (u64, bool) {
         let (mut asked, mut got, mut all_were_asked) = ([false; SLOTS], 0u64, false);
         loop {
+            if !share.is_helped(need) {
+                return (got, true);
+            }
             let free = share.free();
             let held = share.held().reserved;
-            let missing = need.saturating_sub(free.unwrap_or(got));
+            let missing = need.bytes.saturating_sub(free.unwrap_or(got));
             if missing == 0 || Instant::now() >= until || self.check(share).is_err() {
                 return (got, missing == 0);
             }
@@ -397,14 +403,14 @@ impl Member {
             .map(|(slot, r)| (slot, r.id))
     }
 
-    /// Asks one other, and waits for its answer; 0 bytes if that does not come in time, or the card has the bytes that it
-    /// needs to have before. `None`: the membership is over, or the file is gone.
+    /// Asks one other, and waits for its answer; 0 bytes if that does not come in time, or the request is to be tried again
+    /// before. `None`: the membership is over, or the file is gone.
     fn wish(
         &self,
         share: &dyn Share,
         (slot, to): (usize, u64),
         bytes: u64,
-        need: u64,
+        need: Need,
         until: Instant,
     ) -> Option<u64> {
         let number = {

@@ -2,6 +2,7 @@
 
 use crate::base::error::{Code, Result};
 use crate::base::sync::system::{Mutex, lock};
+use crate::core::PoolId;
 use crate::fail;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,6 +14,9 @@ pub(crate) struct Need {
     pub bytes: u64,
     /// \[B\] of the member's own unused memory that serve the same request.
     pub own: u64,
+    /// Whose request it is, and whether that pool sleeps until then.
+    pub pool: PoolId,
+    pub asleep: bool,
 }
 
 /// A member of a group, to the memory `S` that it is for. Whoever only holds one does not name the member's type, so that a

@@ -10,6 +10,7 @@ use super::membership::Need;
 use super::record::{FILE, HEAD, Note, ORDER_AT, SLOT};
 use super::*;
 use crate::base::error::Code;
+use crate::core::PoolId;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -67,6 +68,8 @@ struct Part<'a> {
     total: Option<u64>,
     budget: AtomicU64,
     ended: AtomicBool,
+    /// Whether a request has become one that memory does not help.
+    is_vain: AtomicBool,
     /// How often it was asked what it has.
     asked: AtomicUsize,
 }
@@ -81,6 +84,7 @@ impl<'a> Part<'a> {
             total: None,
             budget: AtomicU64::new(0),
             ended: AtomicBool::new(false),
+            is_vain: AtomicBool::new(false),
             asked: AtomicUsize::new(0),
         }
     }
@@ -99,6 +103,10 @@ impl Share for Part<'_> {
 
     fn total(&self) -> Option<u64> {
         self.total
+    }
+
+    fn is_helped(&self, _: Need) -> bool {
+        !self.is_vain.load(SeqCst)
     }
 
     fn trim_to(&self, keep: u64) -> Result<()> {
@@ -123,8 +131,12 @@ impl Share for Part<'_> {
     }
 }
 
-fn ask(member: &Member, share: &Part<'_>, need: u64) -> Option<u64> {
-    member.ask(share, Need { bytes: need, own: 0 }, Instant::now())
+fn need(bytes: u64) -> Need {
+    Need { bytes, own: 0, pool: PoolId::DEFAULT, asleep: false }
+}
+
+fn ask(member: &Member, share: &Part<'_>, bytes: u64) -> Option<u64> {
+    member.ask(share, need(bytes), Instant::now())
 }
 
 /// Runs `act` while the others serve.
@@ -178,7 +190,7 @@ fn nobody_gives_for_a_request_that_the_card_cannot_serve() {
     let (me, other) = (place.join("me", 1, WAIT), place.join("other", 1, WAIT));
     assert_eq!(while_serving(&[(&other, &theirs)], || ask(&me, &mine, 41)), None);
     // What this one does not use itself is a part of what the card can have for it.
-    let need = Need { bytes: 35, own: 6 };
+    let need = Need { own: 6, ..need(35) };
     assert_eq!(while_serving(&[(&other, &theirs)], || me.ask(&mine, need, Instant::now())), None);
     assert_eq!((theirs.held().reserved, card.0.load(SeqCst)), (25, 10));
     // Whether the other one can give so much, only it can tell.

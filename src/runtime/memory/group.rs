@@ -35,6 +35,11 @@ impl Share for Memory {
         self.card().map(|info| info.total)
     }
 
+    fn is_helped(&self, Need { pool, asleep, .. }: Need) -> bool {
+        let pools = self.pools();
+        pools.contains(pool) && pools.sleeps(pool) == asleep && !self.order().any_captured()
+    }
+
     fn trim_to(&self, keep: u64) -> Result<()> {
         Memory::trim_to(self, None, keep)
     }
@@ -92,7 +97,7 @@ fn missing(r: &OomReport) -> Need {
     // in the way.
     let together = r.maps && !r.no_scatter && !r.contiguous && r.whole_granules < need;
     let own = if together { r.whole_granules } else { 0 };
-    Need { bytes: (need - own).saturating_add(r.headroom), own }
+    Need { bytes: (need - own).saturating_add(r.headroom), own, pool: r.pool, asleep: false }
 }
 
 impl MemoryGroup<'_> {
@@ -124,16 +129,18 @@ impl MemoryGroup<'_> {
         else {
             return Err(error);
         };
-        let Some(stats) = p.stats(Some(pool)).ok() else { return Err(error) };
-        let missing = stats.sleeping.current;
-        let of_device = self.0.stats();
-        let refused = |s: &Stats| s.limit != 0 && s.reserved.current.saturating_add(missing) > s.limit;
-        if refused(&stats) || refused(&of_device) {
-            return Err(error); // others' memory would not help
-        }
-        // What the program itself does not use has gone back to the card by now.
-        let need = Need { bytes: missing.saturating_add(p.supply.headroom()), own: 0 };
-        self.ask_for(&*member, |_| Some(need), error, wake)
+        let need = |_: &Error| {
+            let stats = p.stats(Some(pool)).ok()?;
+            let missing = stats.sleeping.current;
+            let refused = |s: Stats| s.limit != 0 && s.reserved.current.saturating_add(missing) > s.limit;
+            if refused(stats) || refused(self.0.stats()) {
+                return None; // others' memory would not help
+            }
+            // What the program itself does not use has gone back to the card by now.
+            let bytes = missing.saturating_add(p.supply.headroom());
+            Some(Need { bytes, own: 0, pool, asleep: true })
+        };
+        self.ask_for(&*member, need, error, wake)
     }
 
     fn ask_for<T>(
@@ -143,9 +150,10 @@ impl MemoryGroup<'_> {
         mut error: Error,
         mut attempt: impl FnMut() -> Result<T>,
     ) -> Result<T> {
-        if reentry::may_block().is_err() || self.0.order().any_captured() {
+        if reentry::may_block().is_err() {
             return Err(error);
         }
+        let need = |e: &Error| need(e).filter(|&need| self.0.is_helped(need));
         let Some(mut needs) = need(&error) else { return Err(error) };
         let _range = nvtx::range(c"ask the group", needs.bytes);
         let since = Instant::now();
@@ -158,7 +166,8 @@ impl MemoryGroup<'_> {
                 Err(e) if lacks_memory(&e) => e,
                 done => return done,
             };
-            let (Some(now), Some(free)) = (need(&error), Share::free(self.0)) else { return Err(error) };
+            let next = need(&error).and_then(|now| Some((now, Share::free(self.0)?)));
+            let Some((now, free)) = next else { return Err(error) };
             needs = match free < now.bytes {
                 // Somebody else was first. But what members of another card have given has come to nobody.
                 true if self.card_is_known() => now,

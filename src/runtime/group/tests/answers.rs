@@ -61,6 +61,10 @@ impl Share for Changing<'_> {
         self.part.total()
     }
 
+    fn is_helped(&self, need: Need) -> bool {
+        self.part.is_helped(need)
+    }
+
     fn trim_to(&self, keep: u64) -> Result<()> {
         if self.is_used.load(SeqCst) > 0 {
             self.is_used.fetch_sub(1, SeqCst);
@@ -104,7 +108,7 @@ fn a_card_that_had_enough_for_a_moment_ends_no_request() {
     for (flickers, got) in [(0, None), (1, Some(0))] {
         let mine = Changing { flickers: AtomicUsize::new(flickers), ..Changing::new(&card, 1) };
         let me = place.join("me", 1, WAIT);
-        assert_eq!(me.ask(&mine, Need { bytes: 10, own: 0 }, Instant::now()), got);
+        assert_eq!(me.ask(&mine, need(10), Instant::now()), got);
     }
 }
 
@@ -116,7 +120,7 @@ fn a_request_that_comes_late_to_all_that_it_sees_asks_no_oftener_than_others_loo
     let mine = Changing { flickers: AtomicUsize::new(usize::MAX), ..Changing::new(&card, 1) };
     let me = place.join("me", 1, WAITS);
     let (since, mut asks, mut first) = (Instant::now(), 0, None);
-    while me.ask(&mine, Need { bytes: 10, own: 0 }, since) == Some(0) {
+    while me.ask(&mine, need(10), since) == Some(0) {
         first.get_or_insert(since.elapsed());
         asks += 1;
     }
@@ -124,6 +128,28 @@ fn a_request_that_comes_late_to_all_that_it_sees_asks_no_oftener_than_others_loo
     assert!(took >= WAITS && took < LONG / 2, "{took:?}");
     assert!((10..200).contains(&asks), "{asks} times");
     assert!(first < Some(WAITS / 4), "the first time it waits for nothing: {first:?}");
+}
+
+/// Its pool has ended, say. It is tried at once, and told so.
+#[test]
+fn a_request_that_memory_no_longer_helps_waits_for_nobody() {
+    let (place, card) = (Place::new(), Card(AtomicU64::new(0)));
+    let (mine, theirs) = (Part::new(&card, 1, 1), Part::new(&card, 99, 0));
+    let (me, stuck) = (place.join("me", 1, WAIT), place.join("stuck", 1, WAIT));
+    stuck.serve(&theirs, NOW).unwrap();
+    let from = Instant::now();
+    thread::scope(|s| {
+        // The second waits for its turn.
+        let all = [(); 2].map(|()| s.spawn(|| ask(&me, &mine, 10)));
+        sleep(Duration::from_millis(50));
+        assert!(!all.iter().any(|t| t.is_finished()));
+        mine.is_vain.store(true, SeqCst);
+        all.into_iter().for_each(|t| assert_eq!(t.join().unwrap(), Some(0)));
+    });
+    assert!(from.elapsed() < WAIT / 2, "it waited on");
+    // Nor is anybody asked.
+    assert_eq!(while_serving(&[(&stuck, &theirs)], || ask(&me, &mine, 10)), Some(0));
+    assert_eq!(theirs.held().reserved, 99);
 }
 
 /// While the second is asked, the first may free what it used.
@@ -157,6 +183,10 @@ impl Share for Snatched<'_> {
 
     fn total(&self) -> Option<u64> {
         self.0.total()
+    }
+
+    fn is_helped(&self, need: Need) -> bool {
+        self.0.is_helped(need)
     }
 
     fn trim_to(&self, keep: u64) -> Result<()> {
