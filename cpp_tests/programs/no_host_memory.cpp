@@ -37,8 +37,14 @@ namespace {
 
 thread_local long left = -1;           // [B] that the thread may have; -1: all
 thread_local std::size_t refused = 0;  // [B] so many at once, or more, are refused to C++; 0: none
+thread_local bool first = false;       // the thread of main()
+std::atomic<bool> others_have_none{false};
 
 bool has(std::size_t size, std::size_t back = 0) {
+  if (!first && others_have_none) {
+    errno = ENOMEM;
+    return false;
+  }
   if (left < 0) return true;
   if (static_cast<long>(size) > left + static_cast<long>(back)) {
     errno = ENOMEM;
@@ -241,6 +247,31 @@ void ends() {
   REQUIRE(!called);
 }
 
+/// A member whose thread finds the host without memory serves on when there is some again, and its
+/// end does not wait for that.
+void serves_on() {
+  now = "a member that serves";
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("millpond_serves_" + std::to_string(getpid()));
+  GroupMembership member(device, path);
+  const auto follows = [&](std::uint64_t budget) {
+    (void)set_group_budget(path, member.id(), budget);
+    while (group_members(path).at(0).budget_bytes != budget) usleep(1000);  // until the alarm
+  };
+  follows(std::uint64_t{1} << 40);
+  others_have_none = true;
+  follows(std::uint64_t{1} << 41);  // the call that does it was under way
+  usleep(50000);
+  others_have_none = false;
+  follows(0);
+  others_have_none = true;
+  follows(std::uint64_t{1} << 42);
+  member.leave();  // waits for the thread
+  others_have_none = false;
+  (void)device.set_limit(0);
+  (void)unlink(path.c_str());
+}
+
 /// All that a program has ends without memory, as when an exception for the lack of it leaves a
 /// function. `live`: so many blocks live meanwhile.
 void objects_end(std::size_t live) {
@@ -383,6 +414,7 @@ void many_threads_fail() {
 
 int main(int argc, char**) {
   alarm(60);
+  first = true;
   (void)std::signal(SIGABRT, &died);
   (void)std::signal(SIGALRM, &died);
   (void)configure_host(1, 256 << 20, argc == 1);
@@ -392,6 +424,7 @@ int main(int argc, char**) {
   pool = own;
   stream = queue;
   ends();
+  serves_on();
   objects_end(0);
   objects_end(5000);
   operations();

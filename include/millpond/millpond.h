@@ -3017,7 +3017,8 @@ C_Status millpond_device_leave_group(millpond_device *device);
  * memory goes back to it when a budget is set again.
  *
  * Errors: NOT_PERMITTED if the device is in no group, also if it left while this waited, and in a stream callback;
- * NOT_INITIALIZED, also when the device ends meanwhile; SYSTEM if the file is damaged; INVALID_ARGUMENT.
+ * NOT_INITIALIZED, also when the device ends meanwhile; SYSTEM if the file is damaged; OUT_OF_MEMORY if the host has none
+ * for the call just now: call it again a moment later; INVALID_ARGUMENT.
  */
 C_Status millpond_device_serve_group(millpond_device *device,
                                      uint64_t timeout_ms,

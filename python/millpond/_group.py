@@ -4,6 +4,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Optional
@@ -93,5 +94,8 @@ class Group(Sole):
 
 def _serve(handle: int) -> None:
     lib = library()
-    while lib.millpond_device_serve_group(handle, 1000, None) == 0:
-        pass
+    while True:
+        if lib.millpond_device_serve_group(handle, 1000, None) != 0:
+            if lib.millpond_last_error_code() != _abi.E_OUT_OF_MEMORY:
+                return
+            time.sleep(0.02)  # the host has no memory for the call just now

@@ -140,13 +140,19 @@ pub unsafe extern "C" fn millpond_device_leave_group(device: *mut millpond_devic
 /// memory goes back to it when a budget is set again.
 ///
 /// Errors: NOT_PERMITTED if the device is in no group, also if it left while this waited, and in a stream callback;
-/// NOT_INITIALIZED, also when the device ends meanwhile; SYSTEM if the file is damaged; INVALID_ARGUMENT.
+/// NOT_INITIALIZED, also when the device ends meanwhile; SYSTEM if the file is damaged; OUT_OF_MEMORY if the host has none
+/// for the call just now: call it again a moment later; INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_serve_group(
     device: *mut millpond_device,
     timeout_ms: u64,
     out_given_bytes: *mut u64,
 ) -> C_Status {
+    // First, and without any room: whoever leaves may wait for a thread that calls this until it is told so.
+    let joined = run(|| DeviceGroup::of(handles::device(device)?).check());
+    if joined != C_Status::SUCCESS {
+        return joined;
+    }
     run_roomy(|| {
         let out = match out_given_bytes.is_null() {
             true => None,

@@ -88,7 +88,11 @@ class [[nodiscard]] GroupMembership {
  private:
   static void serve(Device device) {
     // Ends with the membership, and with the device. Where the file is damaged, nobody can ask.
-    while (millpond_device_serve_group(device.get(), 60000, nullptr) == C_SUCCESS) {
+    // A host that has no memory for the call may have some a moment later.
+    for (;;) {
+      if (millpond_device_serve_group(device.get(), 60000, nullptr) == C_SUCCESS) continue;
+      if (millpond_last_error_code() != MILLPOND_E_OUT_OF_MEMORY) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   }
 

@@ -51,6 +51,12 @@ impl<'a> DeviceGroup<'a> {
         MemoryGroup(self.0.memory()).leave()
     }
 
+    /// `NotPermitted` if the device is in no group.
+    #[cfg(feature = "capi")]
+    pub(crate) fn check(self) -> Result<()> {
+        MemoryGroup(self.0.memory()).check()
+    }
+
     /// Gives back what others of the group want and this device does not use, and follows a budget that was set from
     /// outside. Returns when something was done, or after `timeout`; the result is what went back, in bytes. The device may
     /// end meanwhile. `NotPermitted` if the device is in no group, or left it meanwhile.

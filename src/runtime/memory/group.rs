@@ -214,6 +214,12 @@ impl MemoryGroup<'_> {
         Ok(())
     }
 
+    /// `NotPermitted` if the memory is in no group.
+    #[cfg(feature = "capi")]
+    pub(crate) fn check(self) -> Result<()> {
+        self.member().map(drop)
+    }
+
     /// Gives back what others want, and follows orders, until something was done or `timeout` is over. Returns what went
     /// back, in bytes.
     pub(crate) fn serve(self, timeout: Duration) -> Result<u64> {
