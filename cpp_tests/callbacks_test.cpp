@@ -192,6 +192,7 @@ TEST_F(CppCallbacks, UnifiedMemoryGoesWhereItIsUsed) {
   memory.advise(UnifiedAdvice::kPreferred, UnifiedPlace::kHost);
   memory.prefetch(stream);
   memory.prefetch(device_.default_stream(), UnifiedPlace::kHost);
+  memory.prefetch(millpond::StreamView());
   stream.synchronize();
   EXPECT_EQ(1, memory.as<char>()[9999]);
   millpond::UnifiedBuffer moved = std::move(memory);

@@ -165,6 +165,19 @@ TEST(DlpackImport, TheWorkOfAStreamThatHasEndedIsWaitedFor) {
   EXPECT_TRUE(foreign.deleted());
 }
 
+TEST(DlpackImport, AStreamOfNoDeviceIsRefusedAndTheTensorGivenBack) {
+  Foreign foreign({4});
+  const Device device("host");
+  ImportedTensor in(device, foreign.get());
+  EXPECT_THROW(in.used_by(millpond::StreamView()), millpond::Error);
+  EXPECT_EQ(MILLPOND_E_INVALID_ARGUMENT, millpond_last_error_code());
+  EXPECT_THROW(in.used_by(Stream()), millpond::Error);
+  EXPECT_EQ(MILLPOND_E_INVALID_ARGUMENT, millpond_last_error_code());
+  in.used_by(device.default_stream());
+  in.reset();
+  EXPECT_TRUE(foreign.deleted());
+}
+
 TEST(DlpackImport, ARefusedTensorIsGivenBackOnce) {
   Foreign foreign({1, 2, 3});
   foreign->version.major = 2;

@@ -143,9 +143,17 @@ TEST(Places, CopiesOnAStream) {
   EXPECT_EQ(MILLPOND_E_UNKNOWN_STREAM, code_of([&] {
               memory::Copy(GPUPlace(0), a, CPUPlace(), bytes.data(), size, elsewhere);
             }));
+  EXPECT_EQ(MILLPOND_E_UNKNOWN_STREAM, code_of([&] {
+              memory::Copy(GPUPlace(0), a, CPUPlace(), bytes.data(), size, Stream());
+            }));
   EXPECT_EQ(MILLPOND_E_UNSUPPORTED, code_of([&] {
               memory::Copy(CPUPlace(), got.data(), CPUPlace(), bytes.data(), size, stream);
             }));
+  // The default stream, whosever it is here.
+  got.assign(size, 0);
+  memory::Copy(CPUPlace(), got.data(), GPUPlace(1), b, size, millpond::StreamView());
+  GPUPlace(1).device().default_stream().synchronize();
+  EXPECT_EQ(bytes, got);
   memory::Free(GPUPlace(0), a);
   memory::Free(GPUPlace(1), b);
 }

@@ -71,13 +71,13 @@ void DeviceTest::SetUp() {
   }
   std::size_t count = 0;
   const C_Status known = millpond_device_get_count(type_.c_str(), &count);
+  char reason[512] = {};
+  (void)millpond_device_type_get_reason(type_.c_str(), reason, sizeof reason);
   if (type_ == "cuda" && std::getenv("MILLPOND_CUDA_LIBRARY") != nullptr) {
-    char reason[512] = {};
-    (void)millpond_device_type_get_reason("cuda", reason, sizeof reason);
     ASSERT_NE(0u, count) << "the driver that the environment names serves no device: " << reason;
   }
   if (known != C_SUCCESS || count == 0) {
-    GTEST_SKIP() << "no device of type " << type_ << ": " << millpond_last_error_message();
+    GTEST_SKIP() << "no device of type " << type_ << ": " << reason;
   }
   ASSERT_OK(millpond_device_get(type_.c_str(), 0, &device_));
   ASSERT_OK(millpond_device_get_default_pool(device_, &pool_));

@@ -493,7 +493,8 @@ inline std::uint32_t tag_number(const char* name) {
   return out;
 }
 
-/// The table of device types of this process: "cpu" and "host" are always there, plugins are added.
+/// The table of device types of this process: "cpu", "host" and "cuda" are always there (the last
+/// with or without devices), plugins are added.
 /// All functions may be called from any thread.
 class DeviceTypes {
  public:

@@ -135,9 +135,13 @@ class [[nodiscard]] ImportedTensor {
 
   /// Records that work queued on `stream` uses the memory: a block of this library is not reused
   /// before that work is done; for other memory, whose owner knows nothing of the work, reset()
-  /// waits for it.
+  /// waits for it, so the view must name the stream's device: throws MILLPOND_E_INVALID_ARGUMENT
+  /// for StreamView() and an empty Stream.
   MILLPOND_CPP_CHECKED C_Status used_by(StreamView stream) {
     if (view_.block != nullptr) return check(millpond_record_stream(view_.block, stream.get()));
+    if (!stream.device()) {
+      return detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "the stream belongs to no device");
+    }
     for (const StreamView& known : streams_) {
       if (known.get() == stream.get() && known.device() == stream.device()) return C_SUCCESS;
     }

@@ -393,8 +393,9 @@ class [[nodiscard]] HostBuffer {
   }
   HostBuffer(const HostBuffer&) = delete;
   HostBuffer& operator=(const HostBuffer&) = delete;
-  /// Frees the memory. Unified memory: work queued on it must be done by then. Pinned memory:
-  /// copies that are queued on it, and streams that were recorded, may still use it. Never throws.
+  /// Frees the memory. Unified memory: work queued on it must be done by then, and in a stream
+  /// callback it cannot be freed, and stays until the device ends. Pinned memory: copies that are
+  /// queued on it, and streams that were recorded, may still use it. Never throws.
   ~HostBuffer() {
     if (data_ != nullptr) (void)FreeCall(device_.get(), data_);
   }
@@ -499,12 +500,14 @@ class [[nodiscard]] UnifiedBuffer
   using HostBuffer::HostBuffer;
 
   /// Queues on `stream` that all its pages go to the memory of the stream's device, or to the
-  /// processor's: work that is queued there after it finds them. A part of it:
-  /// millpond_unified_prefetch. Throws MILLPOND_E_UNSUPPORTED where the device cannot move them.
+  /// processor's: work that is queued there after it finds them. StreamView() is the default stream
+  /// of its own device. A part of it: millpond_unified_prefetch. Throws MILLPOND_E_UNSUPPORTED
+  /// where the device cannot move them.
   MILLPOND_CPP_CHECKED C_Status prefetch(StreamView stream,
                                          UnifiedPlace to = UnifiedPlace::kDevice) const {
-    return check(millpond_unified_prefetch(stream.device().get(), stream.get(), data(), size(),
-                                           static_cast<std::uint32_t>(to)));
+    const bool plain = !stream.device() && stream.get() == nullptr;
+    return check(millpond_unified_prefetch((plain ? device() : stream.device()).get(), stream.get(),
+                                           data(), size(), static_cast<std::uint32_t>(to)));
   }
   /// Says how all of it will be used, by `by`, which is its own device or the processor. For
   /// another device, or a part of it: millpond_unified_advise. Throws as prefetch().

@@ -297,10 +297,11 @@ MILLPOND_CPP_CHECKED inline C_Status Copy(const Place& dst_place, void* dst, con
 }
 
 /// Queues the copy on `stream`, which must be a stream of the destination (from the CPU), or of the
-/// source (to the CPU, and between devices). The memory must stay valid until the copy is done,
-/// except that a pageable host source has been read on return. Throws as the blocking Copy(), and
-/// MILLPOND_E_UNSUPPORTED between the CPU and itself and between types of device, where no stream
-/// orders both ends; MILLPOND_E_UNKNOWN_STREAM if the stream belongs to another device.
+/// source (to the CPU, and between devices); StreamView() is the default one of that. The memory
+/// must stay valid until the copy is done, except that a pageable host source has been read on
+/// return. Throws as the blocking Copy(), and MILLPOND_E_UNSUPPORTED between the CPU and itself and
+/// between types of device, where no stream orders both ends; MILLPOND_E_UNKNOWN_STREAM if the
+/// stream belongs to another device.
 MILLPOND_CPP_CHECKED inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place,
                                           const void* src, std::size_t size_bytes,
                                           StreamView stream) {
@@ -311,7 +312,9 @@ MILLPOND_CPP_CHECKED inline C_Status Copy(const Place& dst_place, void* dst, con
   if (dst_place.is_cpu() && src_place.is_cpu()) {
     return millpond::detail::refuse(MILLPOND_E_UNSUPPORTED, "no stream orders a copy on the host");
   }
-  if (stream.device() != (src_place.is_cpu() ? to : from)) {
+  const Device own = src_place.is_cpu() ? to : from;
+  if (!stream.device() && stream.get() == nullptr) stream = own.default_stream();
+  if (stream.device() != own) {
     return millpond::detail::refuse(MILLPOND_E_UNKNOWN_STREAM,
                                     "the stream belongs to neither the right device nor type");
   }

@@ -87,7 +87,8 @@ class [[nodiscard]] Event {
 /// Names a stream of a device; owns nothing. Every call on it may come from any thread.
 class StreamView {
  public:
-  /// The default stream of no device: only good as "the default stream" argument.
+  /// The default stream of no device: only good as "the default stream" argument, where the other
+  /// arguments tell the device. Elsewhere it is refused (MILLPOND_E_INVALID_ARGUMENT).
   constexpr StreamView() noexcept = default;
   /// Wraps a stream of the C API; NULL is the default stream.
   constexpr StreamView(Device on, C_Stream raw) noexcept : device_(on), raw_(raw) {}
@@ -201,6 +202,7 @@ class [[nodiscard]] Stream : public StreamView {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   /// Ends the stream. Work queued on it still completes, and its blocks stay valid. Never throws.
+  /// In a stream callback it cannot be ended, and stays until the device ends.
   ~Stream() {
     if (*this) (void)millpond_stream_destroy(device_.get(), raw_);
   }
