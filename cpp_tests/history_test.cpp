@@ -164,6 +164,8 @@ TEST(History, AnObjectBeginsAndEndsIt) {
     EXPECT_EQ(MILLPOND_E_BUSY, code_of([&] { millpond::History second(device); }));
     millpond::annotate("epoch 3");
     { const auto block = device.allocate(1234); }
+    EXPECT_EQ(MILLPOND_E_OUT_OF_MEMORY,
+              code_of([&] { (void)device.allocate(std::size_t{1} << 50); }));
     std::uint64_t dropped = 7;
     const std::vector<millpond::HistoryEvent> events = history.events(&dropped);
     EXPECT_EQ(0u, dropped);
@@ -172,6 +174,11 @@ TEST(History, AnObjectBeginsAndEndsIt) {
       if (e.kind == MILLPOND_HISTORY_ANNOTATE) {
         EXPECT_EQ("epoch 3", e.text);
       }
+      if (e.kind == MILLPOND_HISTORY_OOM) {
+        EXPECT_EQ(device.info().free_bytes, e.device_free_bytes);
+        continue;
+      }
+      EXPECT_EQ(0u, e.device_free_bytes);
       if (e.kind == MILLPOND_HISTORY_ALLOC) {
         EXPECT_EQ(1234u, e.requested_bytes);
         EXPECT_FALSE(e.frames.empty());

@@ -39,6 +39,7 @@ struct HistoryEvent {
   std::vector<std::uint64_t> frames;  ///< return addresses, the innermost first
   std::string text;                   ///< of a note
   std::uint64_t stamp;                ///< when, as history_stamp() tells it
+  std::uint64_t device_free_bytes;    ///< of MILLPOND_HISTORY_OOM; see millpond_history_event
 };
 
 /// How a history is to be.
@@ -119,9 +120,9 @@ class [[nodiscard]] History {
   std::vector<HistoryEvent> events(std::uint64_t* dropped = nullptr) const {
     std::vector<HistoryEvent> all;
     const auto add = [&all](const millpond_history_event& e) {
-      HistoryEvent event{e.time_ns, e.kind, e.flags,  e.ptr, e.size_bytes, e.requested_bytes,
-                         e.stream,  e.pool, e.thread, e.tag, {},           {},
-                         e.stamp};
+      HistoryEvent event{
+          e.time_ns, e.kind, e.flags, e.ptr, e.size_bytes, e.requested_bytes,  e.stream, e.pool,
+          e.thread,  e.tag,  {},      {},    e.stamp,      e.device_free_bytes};
       event.frames.assign(e.frames, e.frames + e.frame_count);
       if (e.text != nullptr) event.text = e.text;
       all.push_back(std::move(event));
