@@ -34,6 +34,11 @@ fn as_long_as_the_work_between_takes() {
         ok(unsafe { millpond_event_record(h.device, stream, end) });
         get(MILLPOND_E_BUSY);
         assert_eq!(ms, 7.0);
+        let gone = timed(h.device);
+        ok(unsafe { millpond_event_destroy(h.device, gone) });
+        for (a, b) in [(end, gone), (gone, end)] {
+            fails(unsafe { millpond_event_get_elapsed(h.device, a, b, &mut ms) }, MILLPOND_E_UNKNOWN_EVENT);
+        }
         std::thread::sleep(Duration::from_millis(30));
         gate.open();
         ok(unsafe { millpond_event_synchronize(h.device, end) });

@@ -152,7 +152,8 @@ impl Timing for HostDevice {
 
     fn elapsed(&self, start: EventId, end: EventId) -> Result<f32> {
         let _pass = self.shared.enter()?;
-        let (start, end) = (self.event(start)?.time()?, self.event(end)?.time()?);
+        let (start, end) = (self.event(start)?, self.event(end)?);
+        let (start, end) = (start.time()?, end.time()?);
         let ahead = end.saturating_duration_since(start).as_secs_f64();
         let back = start.saturating_duration_since(end).as_secs_f64();
         Ok(((ahead - back) * 1e3) as f32)
