@@ -71,7 +71,7 @@ pub(crate) fn bisect(path: &Path, peak: u64, most: u64, setup: &Setup, quiet: bo
         if !quiet {
             let ratio = capacity as f64 / peak.max(1) as f64;
             let verdict = if completes { "completes" } else { "out of memory" };
-            eprintln!("{:>12}  {ratio:.4} of peak live  {verdict}", units::bytes(capacity));
+            tell!("{:>12}  {ratio:.4} of peak live  {verdict}", units::bytes(capacity));
         }
         Ok(completes)
     })

@@ -133,7 +133,7 @@ pub(crate) fn compare<'t>(
     let mut columns: Vec<Column> = configurations.iter().cloned().map(Column::new).collect();
     let say = |c: &Column, what: &str| {
         if !plan.quiet {
-            eprintln!("{}: {}: {what}", trace.name, c.configuration.name);
+            tell!("{}: {}: {what}", trace.name, c.configuration.name);
         }
     };
     for turn in 1..=plan.repeats {

@@ -6,6 +6,14 @@
 
 // A package that is declared and not used is a failure of `cargo clippy`.
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))] // they panic where nobody reads
+
+/// Says something on standard error. That nobody reads it any more (`2>&1 | head -1`) is no reason to fail.
+macro_rules! tell {
+    ($($text:tt)*) => {{
+        let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{}\n", format_args!($($text)*)));
+    }};
+}
 
 mod api;
 mod bisect;
@@ -77,7 +85,7 @@ enum Command {
 
 /// Says what went wrong.
 fn failed(e: &anyhow::Error) -> ExitCode {
-    eprintln!("millpond: {e:#}");
+    tell!("millpond: {e:#}");
     ExitCode::FAILURE
 }
 
@@ -112,7 +120,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Error(e)) => failed(&e),
         Err(Failure::OutOfMemory(message)) => {
-            eprintln!("millpond: {message}");
+            tell!("millpond: {message}");
             ExitCode::from(replay::EXIT_OUT_OF_MEMORY)
         }
     }

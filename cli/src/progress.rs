@@ -41,7 +41,7 @@ impl Progress {
             && done >= due
         {
             let percent = done * 100 / self.total;
-            eprintln!(
+            tell!(
                 "{}: {percent:>3}% ({} of {} operations)",
                 self.name,
                 units::count(done),

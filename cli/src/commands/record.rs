@@ -51,10 +51,10 @@ fn trace_of(program: &OsString) -> PathBuf {
 /// Says what was recorded.
 fn tell(kept: &Kept) {
     for (file, what) in &kept.files {
-        eprintln!("millpond: recorded {}: {what}", file.display());
+        tell!("millpond: recorded {}: {what}", file.display());
     }
     for device in &kept.unused {
-        eprintln!("millpond: nothing was asked of {device}");
+        tell!("millpond: nothing was asked of {device}");
     }
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     let status = match child::run(command)? {
         Ok(status) => status,
         Err(e) => {
-            eprintln!("millpond: {} cannot be started: {e}", program.to_string_lossy());
+            tell!("millpond: {} cannot be started: {e}", program.to_string_lossy());
             return Ok(ExitCode::from(if e.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_STARTED }));
         }
     };
@@ -92,23 +92,23 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     if let Some((folder, file)) = &histories {
         let kept = keep(folder, file).context("the history")?;
         kept.files.iter().filter(|_| !args.quiet).for_each(|(file, what)| {
-            eprintln!("millpond: history {}: {what}", file.display());
+            tell!("millpond: history {}: {what}", file.display());
         });
         failed |= kept.failed;
     }
     let nothing = kept.files.is_empty();
     if nothing && kept.unused.is_empty() {
-        eprintln!(
+        tell!(
             "millpond: nothing was recorded: {} has opened no device of Millpond (or runs with another environment than \
              it was given)",
             program.to_string_lossy()
         );
     } else if nothing {
-        eprintln!("millpond: nothing was recorded: {} has asked for no memory", program.to_string_lossy());
+        tell!("millpond: nothing was recorded: {} has asked for no memory", program.to_string_lossy());
     }
     for folder in [Some(traces), histories.map(|(folder, _)| folder)].into_iter().flatten() {
         if let Some(left) = folder.remove() {
-            eprintln!("millpond: what is left is in {}", left.display());
+            tell!("millpond: what is left is in {}", left.display());
         }
     }
     if (nothing || failed) && status.success() { Ok(ExitCode::FAILURE) } else { Ok(child::end_like(status)) }

@@ -131,7 +131,7 @@ pub(crate) fn replay_all<'t>(
     let (device, info) = open_device(setup, capacity, traces)?;
     let name = &setup.device;
     if !info.streams() && !quiet && traces.iter().any(|t| t.streams > 1) {
-        eprintln!("note: {name} has no streams; all operations take its default one");
+        tell!("note: {name} has no streams; all operations take its default one");
     }
     let mut all = Vec::new();
     for trace in traces {

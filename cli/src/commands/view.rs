@@ -74,7 +74,7 @@ pub(crate) fn run(args: &ViewArgs) -> Result<()> {
         write_parts(path, &[&perfetto::export(&record)])?;
         written.push(path.clone());
     }
-    record.notes.iter().for_each(|n| eprintln!("note: {n}"));
+    record.notes.iter().for_each(|n| tell!("note: {n}"));
     for path in written.iter().filter(|p| !is_stdout(p)) {
         say(&format!("wrote {}\n", path.display()))?;
     }

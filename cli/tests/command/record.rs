@@ -53,6 +53,25 @@ fn what_a_program_asks_for_can_be_replayed() {
     assert_eq!(names(&folder), ["millpond.trace", "my.history", "my.trace", "small.trace"]);
 }
 
+/// As in `millpond record -- ./train 2>&1 | head -1`: the status is still the program's.
+#[test]
+fn nobody_need_read_what_it_says() {
+    let folder = Folder::new("record-unread");
+    folder.file("small.trace", &small_trace());
+    let unread = |args: &[&str]| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        command(&folder, args).stdout(Stdio::null()).stderr(writer).status().unwrap().code()
+    };
+    let program = [MILLPOND, "replay", "--quiet", "small.trace"];
+    assert_eq!(unread(&[&["record", "-o", "my.trace", "--"], &program[..]].concat()), Some(0));
+    assert_eq!(unread(&["record", "--", "sh", "-c", "exit 3"]), Some(3));
+    assert_eq!(unread(&["record", "--", "./none"]), Some(127));
+    assert_eq!(unread(&["replay", "small.trace"]), Some(0));
+    assert_eq!(unread(&["bisect", "small.trace"]), Some(0));
+    assert_eq!(unread(&["replay", "none.trace"]), Some(1));
+}
+
 /// One folder may be written in several ways.
 #[test]
 fn both_files_may_be_in_one_folder_however_it_is_written() {
