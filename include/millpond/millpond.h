@@ -722,7 +722,8 @@ C_Status millpond_finalize(void);
 /**
  * How many device types there are: "cpu", "host", "cuda" (with or without devices), and the registered ones.
  *
- * Starts the library if needed. Errors: INVALID_ARGUMENT (NULL, or a bad MILLPOND_* variable).
+ * Starts the library if needed. Errors: INVALID_ARGUMENT (NULL, or a bad MILLPOND_* variable); NOT_PERMITTED in a stream
+ * callback.
  */
 C_Status millpond_device_type_get_count(size_t *out_count);
 
@@ -730,7 +731,8 @@ C_Status millpond_device_type_get_count(size_t *out_count);
  * Writes the name of the device type at `index`, which must be below the count, with its NUL into `out_name` of
  * `capacity` bytes; MILLPOND_DEVICE_TYPE_NAME_BYTES always suffice.
  *
- * Errors: OUT_OF_RANGE for the index; INVALID_ARGUMENT for NULL and if the name does not fit.
+ * Errors: OUT_OF_RANGE for the index; INVALID_ARGUMENT for NULL and if the name does not fit; NOT_PERMITTED in a stream
+ * callback.
  */
 C_Status millpond_device_type_get_name(size_t index,
                                        char *out_name,
@@ -741,7 +743,8 @@ C_Status millpond_device_type_get_name(size_t index,
  * is too old. Empty if it has devices. Written with its NUL into `out_text` of `capacity` bytes; what does not fit is
  * cut off. Does not start CUDA.
  *
- * Errors: UNKNOWN_DEVICE if there is no such type; INVALID_ARGUMENT for NULL and a `capacity` of 0.
+ * Errors: UNKNOWN_DEVICE if there is no such type; INVALID_ARGUMENT for NULL and a `capacity` of 0; NOT_PERMITTED in a
+ * stream callback.
  */
 C_Status millpond_device_type_get_reason(const char *type_name,
                                          char *out_text,
@@ -793,7 +796,7 @@ C_Status millpond_device_type_unregister(const char *type_name);
  * possible, so that a child that uses CUDA can still be forked. 0 devices are no error:
  * `millpond_device_type_get_reason` says why.
  *
- * Errors: UNKNOWN_DEVICE if there is no such type; INVALID_ARGUMENT for NULL.
+ * Errors: UNKNOWN_DEVICE if there is no such type; INVALID_ARGUMENT for NULL; NOT_PERMITTED in a stream callback.
  */
 C_Status millpond_device_get_count(const char *type_name,
                                    size_t *out_count);
@@ -956,7 +959,7 @@ C_Status millpond_set_default_options(const char *type_name,
  * call those variables mean nothing to Millpond. `millpond_finalize` forgets it.
  *
  * A bad value in one of them makes the call that opens a device fail, with an error that names the variable.
- * Errors: NOT_PERMITTED in a forked child.
+ * Errors: INVALID_ARGUMENT for a name that is not UTF-8; NOT_PERMITTED in a forked child.
  */
 C_Status millpond_set_pytorch_options(const char *type_name);
 
@@ -1050,7 +1053,8 @@ C_Status millpond_pool_get_device(const millpond_pool *pool, millpond_device **o
  * device's `min_chunk_bytes` (512 on the built-in devices). The caller gives it back with `millpond_pool_free` or
  * `millpond_free`.
  *
- * Errors: OUT_OF_MEMORY; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ * Errors: OUT_OF_MEMORY; UNKNOWN_STREAM; NOT_PERMITTED for a pool that sleeps or was released; INVALID_ARGUMENT;
+ * NOT_INITIALIZED; DEVICE.
  */
 MILLPOND_NODISCARD
 C_Status millpond_pool_alloc(millpond_pool *pool,
@@ -1063,7 +1067,7 @@ C_Status millpond_pool_alloc(millpond_pool *pool,
  * device's memory) and by every stream. The caller gives it back with `millpond_free`, which waits for every stream
  * before it is used again, or with `millpond_pool_free`.
  *
- * Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ * Errors: OUT_OF_MEMORY; NOT_PERMITTED for a pool that sleeps or was released; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
 MILLPOND_NODISCARD
 C_Status millpond_pool_alloc_unordered(millpond_pool *pool,
@@ -1084,8 +1088,9 @@ C_Status millpond_pool_free(millpond_pool *pool, void *ptr, C_Stream stream);
 /**
  * Memory of the pool that no block uses goes back to the device.
  *
- * Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE; OUT_OF_MEMORY: some is left that the library would have to cut, and it
- * cannot keep track of more blocks.
+ * Errors: BUSY while a stream is captured (on `cuda` perhaps NOT_PERMITTED); NOT_PERMITTED in a stream callback;
+ * INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE; OUT_OF_MEMORY: some is left that the library would have to cut, and it cannot
+ * keep track of more blocks.
  */
 C_Status millpond_pool_empty_cache(millpond_pool *pool);
 
@@ -1143,8 +1148,8 @@ C_Status millpond_pool_alloc_zeroed(millpond_pool *pool,
  * As `millpond_pool_alloc`, at an address that is a multiple of `alignment_bytes`: a power of two up to 2 MiB. Up to the
  * device's `min_chunk_bytes` it costs nothing. Above that the block is cut from memory in one piece (never shown
  * together from pieces, so it may find too little where an ordinary request would not), has multiples of 16 KiB (which
- * `millpond_get_block` tells as its size), and takes a microsecond or more; what is skipped in front of it stays free
- * for others. It is freed as any other block.
+ * `millpond_get_block` tells as its size for up to 60 KiB), and takes a microsecond or more; what is skipped in front of
+ * it stays free for others. It is freed as any other block.
  *
  * Errors: those of `millpond_pool_alloc`; INVALID_ARGUMENT for another alignment; UNSUPPORTED where the device, or its
  * plugin, gives memory at no such addresses. After an error there is no block.
@@ -1205,7 +1210,7 @@ C_Status millpond_pool_free_batch(millpond_pool *pool,
  * and one of the default pool itself ends the effect of outer ones. A scope that a thread leaves open ends with the
  * thread. While any thread has a scope open on a device, requests to its default pool take a few nanoseconds more.
  *
- * Errors: INVALID_ARGUMENT for a pool that does not exist; NOT_INITIALIZED.
+ * Errors: INVALID_ARGUMENT for a pool that does not exist; NOT_PERMITTED for one that was released; NOT_INITIALIZED.
  */
 C_Status millpond_scope_begin(millpond_pool *pool);
 
@@ -1245,7 +1250,8 @@ C_Status millpond_scope_end(millpond_pool *pool);
  *
  * Errors: BUSY when the stream is captured already; UNKNOWN_STREAM; INVALID_ARGUMENT for the default pool, and
  * for the default stream (NULL), which cannot be captured; UNSUPPORTED if the device is not pooled, and for a
- * stream that differs on each thread; OUT_OF_MEMORY if the host has no memory to note it; NOT_INITIALIZED.
+ * stream that differs on each thread; NOT_PERMITTED in a stream callback, and for a pool that sleeps or was released;
+ * OUT_OF_MEMORY if the host has no memory to note it; NOT_INITIALIZED.
  */
 MILLPOND_NODISCARD
 C_Status millpond_capture_begin(millpond_pool *pool,
@@ -1629,9 +1635,11 @@ C_Status millpond_unified_alloc(millpond_device *device,
  * Frees memory of `millpond_unified_alloc` of the same device at once: no queued work may still use it.
  * NULL: no-op.
  *
- * Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
+ * Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; NOT_PERMITTED in a stream callback, and the memory
+ * stays; INVALID_ARGUMENT; NOT_INITIALIZED.
  */
-C_Status millpond_unified_free(millpond_device *device, void *ptr);
+C_Status millpond_unified_free(millpond_device *device,
+                               void *ptr);
 
 /**
  * Queues on `stream`, a stream of `device`, that the pages of `size_bytes` from `ptr` on go to `place`: the memory of
@@ -2803,7 +2811,8 @@ C_Status millpond_device_add_segment_callback(millpond_device *device,
  * Removes a segment callback, without calling it again. When this returns, no thread is in it, and `user_data` may be
  * destroyed. Hold no lock that the callback takes.
  *
- * Errors: INVALID_ARGUMENT if the number belongs to no callback or to a removed one; NOT_INITIALIZED.
+ * Errors: INVALID_ARGUMENT if the number belongs to no callback or to a removed one; UNSUPPORTED if the device is not
+ * pooled; NOT_PERMITTED in a segment callback; NOT_INITIALIZED.
  */
 C_Status millpond_device_remove_segment_callback(millpond_device *device,
                                                  uint64_t id);

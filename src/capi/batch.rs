@@ -34,8 +34,8 @@ pub unsafe extern "C" fn millpond_pool_alloc_zeroed(
 /// As `millpond_pool_alloc`, at an address that is a multiple of `alignment_bytes`: a power of two up to 2 MiB. Up to the
 /// device's `min_chunk_bytes` it costs nothing. Above that the block is cut from memory in one piece (never shown
 /// together from pieces, so it may find too little where an ordinary request would not), has multiples of 16 KiB (which
-/// `millpond_get_block` tells as its size), and takes a microsecond or more; what is skipped in front of it stays free
-/// for others. It is freed as any other block.
+/// `millpond_get_block` tells as its size for up to 60 KiB), and takes a microsecond or more; what is skipped in front of
+/// it stays free for others. It is freed as any other block.
 ///
 /// Errors: those of `millpond_pool_alloc`; INVALID_ARGUMENT for another alignment; UNSUPPORTED where the device, or its
 /// plugin, gives memory at no such addresses. After an error there is no block.

@@ -30,7 +30,8 @@ use crate::paddle::abi::{C_Status, C_Stream};
 ///
 /// Errors: BUSY when the stream is captured already; UNKNOWN_STREAM; INVALID_ARGUMENT for the default pool, and
 /// for the default stream (NULL), which cannot be captured; UNSUPPORTED if the device is not pooled, and for a
-/// stream that differs on each thread; OUT_OF_MEMORY if the host has no memory to note it; NOT_INITIALIZED.
+/// stream that differs on each thread; NOT_PERMITTED in a stream callback, and for a pool that sleeps or was released;
+/// OUT_OF_MEMORY if the host has no memory to note it; NOT_INITIALIZED.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_capture_begin(

@@ -83,7 +83,7 @@ impl From<DeviceInfo> for millpond_device_info {
 /// possible, so that a child that uses CUDA can still be forked. 0 devices are no error:
 /// `millpond_device_type_get_reason` says why.
 ///
-/// Errors: UNKNOWN_DEVICE if there is no such type; INVALID_ARGUMENT for NULL.
+/// Errors: UNKNOWN_DEVICE if there is no such type; INVALID_ARGUMENT for NULL; NOT_PERMITTED in a stream callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_get_count(
     type_name: *const c_char,

@@ -14,7 +14,8 @@ pub const MILLPOND_DEVICE_TYPE_NAME_BYTES: usize = 32;
 
 /// How many device types there are: "cpu", "host", "cuda" (with or without devices), and the registered ones.
 ///
-/// Starts the library if needed. Errors: INVALID_ARGUMENT (NULL, or a bad MILLPOND_* variable).
+/// Starts the library if needed. Errors: INVALID_ARGUMENT (NULL, or a bad MILLPOND_* variable); NOT_PERMITTED in a stream
+/// callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_type_get_count(out_count: *mut usize) -> C_Status {
     run_first(|| {
@@ -28,7 +29,8 @@ pub unsafe extern "C" fn millpond_device_type_get_count(out_count: *mut usize) -
 /// Writes the name of the device type at `index`, which must be below the count, with its NUL into `out_name` of
 /// `capacity` bytes; MILLPOND_DEVICE_TYPE_NAME_BYTES always suffice.
 ///
-/// Errors: OUT_OF_RANGE for the index; INVALID_ARGUMENT for NULL and if the name does not fit.
+/// Errors: OUT_OF_RANGE for the index; INVALID_ARGUMENT for NULL and if the name does not fit; NOT_PERMITTED in a stream
+/// callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_type_get_name(
     index: usize,
@@ -52,7 +54,8 @@ pub unsafe extern "C" fn millpond_device_type_get_name(
 /// is too old. Empty if it has devices. Written with its NUL into `out_text` of `capacity` bytes; what does not fit is
 /// cut off. Does not start CUDA.
 ///
-/// Errors: UNKNOWN_DEVICE if there is no such type; INVALID_ARGUMENT for NULL and a `capacity` of 0.
+/// Errors: UNKNOWN_DEVICE if there is no such type; INVALID_ARGUMENT for NULL and a `capacity` of 0; NOT_PERMITTED in a
+/// stream callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_type_get_reason(
     type_name: *const c_char,

@@ -352,7 +352,8 @@ pub unsafe extern "C" fn millpond_unified_alloc(
 /// Frees memory of `millpond_unified_alloc` of the same device at once: no queued work may still use it.
 /// NULL: no-op.
 ///
-/// Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
+/// Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; NOT_PERMITTED in a stream callback, and the memory
+/// stays; INVALID_ARGUMENT; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_unified_free(device: *mut millpond_device, ptr: *mut c_void) -> C_Status {
     run_end(|| handles::device(device)?.unified_memory().free(ptr.addr() as u64))

@@ -58,7 +58,7 @@ pub unsafe extern "C" fn millpond_set_default_options(
 /// call those variables mean nothing to Millpond. `millpond_finalize` forgets it.
 ///
 /// A bad value in one of them makes the call that opens a device fail, with an error that names the variable.
-/// Errors: NOT_PERMITTED in a forked child.
+/// Errors: INVALID_ARGUMENT for a name that is not UTF-8; NOT_PERMITTED in a forked child.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_set_pytorch_options(type_name: *const c_char) -> C_Status {
     run_roomy(|| {

@@ -135,7 +135,8 @@ pub unsafe extern "C" fn millpond_pool_get_device(
 /// device's `min_chunk_bytes` (512 on the built-in devices). The caller gives it back with `millpond_pool_free` or
 /// `millpond_free`.
 ///
-/// Errors: OUT_OF_MEMORY; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+/// Errors: OUT_OF_MEMORY; UNKNOWN_STREAM; NOT_PERMITTED for a pool that sleeps or was released; INVALID_ARGUMENT;
+/// NOT_INITIALIZED; DEVICE.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_alloc(
@@ -179,7 +180,7 @@ extern "C" fn unaligned_out_ptr(out: NonNull<*mut c_void>) -> C_Status {
 /// device's memory) and by every stream. The caller gives it back with `millpond_free`, which waits for every stream
 /// before it is used again, or with `millpond_pool_free`.
 ///
-/// Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+/// Errors: OUT_OF_MEMORY; NOT_PERMITTED for a pool that sleeps or was released; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_alloc_unordered(
@@ -237,8 +238,9 @@ pub unsafe extern "C" fn millpond_pool_free(
 
 /// Memory of the pool that no block uses goes back to the device.
 ///
-/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE; OUT_OF_MEMORY: some is left that the library would have to cut, and it
-/// cannot keep track of more blocks.
+/// Errors: BUSY while a stream is captured (on `cuda` perhaps NOT_PERMITTED); NOT_PERMITTED in a stream callback;
+/// INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE; OUT_OF_MEMORY: some is left that the library would have to cut, and it cannot
+/// keep track of more blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_empty_cache(pool: *mut millpond_pool) -> C_Status {
     run_roomy(|| {

@@ -12,7 +12,7 @@ use crate::paddle::abi::C_Status;
 /// and one of the default pool itself ends the effect of outer ones. A scope that a thread leaves open ends with the
 /// thread. While any thread has a scope open on a device, requests to its default pool take a few nanoseconds more.
 ///
-/// Errors: INVALID_ARGUMENT for a pool that does not exist; NOT_INITIALIZED.
+/// Errors: INVALID_ARGUMENT for a pool that does not exist; NOT_PERMITTED for one that was released; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_scope_begin(pool: *mut millpond_pool) -> C_Status {
     run_entering(|| {

@@ -67,7 +67,8 @@ pub unsafe extern "C" fn millpond_device_add_segment_callback(
 /// Removes a segment callback, without calling it again. When this returns, no thread is in it, and `user_data` may be
 /// destroyed. Hold no lock that the callback takes.
 ///
-/// Errors: INVALID_ARGUMENT if the number belongs to no callback or to a removed one; NOT_INITIALIZED.
+/// Errors: INVALID_ARGUMENT if the number belongs to no callback or to a removed one; UNSUPPORTED if the device is not
+/// pooled; NOT_PERMITTED in a segment callback; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_remove_segment_callback(
     device: *mut millpond_device,

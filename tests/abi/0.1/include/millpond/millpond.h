@@ -455,7 +455,8 @@ MILLPOND_NODISCARD
 C_Status millpond_unified_alloc(millpond_device *device,
                                 size_t size_bytes,
                                 void **out_ptr);
-C_Status millpond_unified_free(millpond_device *device, void *ptr);
+C_Status millpond_unified_free(millpond_device *device,
+                               void *ptr);
 C_Status millpond_unified_prefetch(millpond_device *device,
                                    C_Stream stream,
                                    const void *ptr,
