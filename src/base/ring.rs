@@ -1,11 +1,11 @@
-//! The last so many records of many threads, of a fixed number of words each: who writes waits for nobody, and the
-//! oldest go. What happened just before the trouble is what is looked for, so the newest are worth more.
+//! A ring of the latest records of many threads, each of a fixed number of words. A writer waits for nobody, and overwrites the
+//! oldest record: whoever looks for the cause of a failure wants what happened last.
 //!
-//! A record has a *position*, a number that never comes again. A reader takes records by their positions and may look
-//! at any; nothing is taken away by reading. Each slot says of which position its words are (`position + 1`), or that
-//! somebody writes those of one (`BUSY | position`). A writer gives its record up that finds another one in its slot, or
-//! a later position there: it was stopped for a whole round. Then that position is never there. So of the positions below
-//! [`head`](Ring::head) a reader has got or missed each one, and what was dropped is exactly what it has missed.
+//! Each record has a *position*, a number that is never used again. A reader asks for records by position, in any order;
+//! reading removes nothing. A slot says which position its words belong to (`position + 1`), or that a thread is writing
+//! those of a position (`BUSY | position`). A writer that finds another writer in its slot, or a later position, was stopped
+//! for a whole round: it drops its record, and that position never appears. So a reader has either got or missed each
+//! position below [`head`](Ring::head), and the records that were dropped are exactly those that it has missed.
 //!
 //! A slot is a whole number of lines of eight words. A record of seven words takes one line, and its writer needs no
 //! more than a few dozen instructions.

@@ -226,7 +226,7 @@ impl State {
         self.serve(bytes, size).unwrap_or(addr)
     }
 
-    /// The device has given that, and there is no room to enter it: now it has it again, or has refused it.
+    /// The device gave this range, which there is no room to enter, and was asked to take it back: it has, or has `refused`.
     pub(crate) fn leave(&mut self, addr: u64, bytes: u64, refused: bool) {
         self.left.answered((addr, bytes), refused);
         if refused {
@@ -314,8 +314,8 @@ impl State {
         }
     }
 
-    /// What is to go back to the device next until at most `most` bytes are cached, and then what it has refused although it is not
-    /// cached. As for [`idle`](Self::idle).
+    /// The next range to give back to the device: cached memory while more than `most` bytes are cached, then what the device
+    /// has refused before and nobody has. What must follow is as for [`idle`](Self::idle).
     pub(crate) fn next_back(&mut self, most: u64) -> Option<Span> {
         let idle = if self.stats.cached > most { self.idle() } else { None };
         idle.or_else(|| self.left.next().map(|(addr, bytes)| Span { addr, bytes, piece: 0, going: 0 }))

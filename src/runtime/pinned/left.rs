@@ -1,6 +1,6 @@
-//! Host or unified memory that a device has given, for which the host had no memory to enter it, and that the device has refused
-//! to take back. It is nobody's; the device is asked again with whatever else goes back to it, and at its end. Makes no call, and
-//! is part of what a lock guards.
+//! Pinned or unified memory that nobody has and the device will not take back: the device had given it, the host then had no
+//! memory to enter it into our tables, and the device refused to free it. It is offered to the device again whenever other
+//! memory goes back, and when the device ends. Nothing here calls the device; the lists are part of what a lock guards.
 
 use crate::base::error::{Result, no_host_memory};
 
@@ -8,20 +8,20 @@ use crate::base::error::{Result, no_host_memory};
 #[derive(Default)]
 pub(crate) struct Left {
     all: Vec<(u64, u64)>, // address, [B]
-    /// How many more may come: the list has room for these.
+    /// How many requests are under way that may end here. The list has room for all of them.
     expected: usize,
 }
 
 impl Left {
-    /// Makes room for one more, until it is [`answered`](Self::answered) what has come of it. `OutOfMemory` if the host has no
-    /// memory for it.
+    /// Makes room for the memory of one request, before the device is asked for it. [`answered`](Self::answered) follows in any
+    /// case. `OutOfMemory` if the host has no memory for that.
     pub(crate) fn expect(&mut self) -> Result<()> {
         self.all.try_reserve(self.expected + 1).map_err(|_| no_host_memory())?;
         self.expected += 1;
         Ok(())
     }
 
-    /// One that was expected is here if the device has refused to take it back.
+    /// The end of a request that was expected. Its memory stays here if the device has `refused` to take it back.
     pub(crate) fn answered(&mut self, (addr, bytes): (u64, u64), refused: bool) {
         self.expected -= 1;
         if refused {
@@ -29,14 +29,14 @@ impl Left {
         }
     }
 
-    /// One that the device is asked for again: it is expected.
+    /// Takes one range out, to offer it to the device again. [`answered`](Self::answered) follows.
     pub(crate) fn next(&mut self) -> Option<(u64, u64)> {
         let next = self.all.pop()?;
         self.expected += 1;
         Some(next)
     }
 
-    /// Address and bytes of each.
+    /// The address and the bytes of each range.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.all.iter().copied()
     }
