@@ -162,6 +162,31 @@ fn memory_that_is_registered_in_part_is_refused_or_has_been_read_when_the_call_r
     fake.end();
 }
 
+/// Whoever is told of a failure may free the source at once.
+#[test]
+fn nothing_reads_pageable_memory_when_a_copy_from_it_has_failed() {
+    let (fake, d) = one(&[]);
+    let mut source = vec![7_u8; 4096];
+    let at = source.as_mut_ptr().expose_provenance() as u64;
+    let s = d.streams().create().unwrap();
+    let block = d.memory().alloc(POOL, s, 4096).unwrap();
+    for name in ["cuStreamSynchronize", "cuStreamGetCaptureInfo_v2"] {
+        fake.hold(true);
+        fake.fail(name, 1, 999, false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                fake.hold(false);
+            });
+            let e = unsafe { d.copy_async(s, CopyKind::HostToDevice, block, at, 4096) }.unwrap_err();
+            assert_eq!(e.code(), Code::Device, "{name}");
+            assert!(d.streams().query(s).unwrap(), "{name}: the device may still read it");
+        });
+        fake.fail_clear();
+    }
+    fake.end();
+}
+
 #[test]
 fn a_warm_pair_makes_no_driver_call() {
     for settings in [&[][..], &[("no_vmm", "1")]] {

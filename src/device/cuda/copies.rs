@@ -40,14 +40,16 @@ impl CudaDevice {
             CopyKind::DeviceToHost => driver.copy_out_async(dst, src, bytes, stream),
             CopyKind::DeviceToDevice => driver.copy_within_async(dst, src, bytes, stream),
             CopyKind::HostToDevice => {
-                driver.copy_in_async(dst, src, bytes, stream)?;
                 // The driver may read pageable memory after it returns; a captured copy reads it at each replay.
                 let end = src.saturating_add(bytes - 1);
                 let stays = self.blocks.holds(src, bytes) || driver.is_known(src) && driver.is_known(end);
-                if stays || driver.capture_id(stream)?.is_some() {
+                let stays = stays || driver.capture_id(stream)?.is_some();
+                driver.copy_in_async(dst, src, bytes, stream)?;
+                if stays {
                     return Ok(());
                 }
-                driver.stream_synchronize(stream)
+                // Whoever is told of a failure may free the source at once: a wait that fails is made once more.
+                driver.stream_synchronize(stream).inspect_err(|_| _ = driver.stream_synchronize(stream))
             }
         }
     }
