@@ -1235,7 +1235,8 @@ C_Status millpond_scope_end(millpond_pool *pool);
  * ended. Other streams and threads continue, but while any stream of a device is captured, the device is not waited
  * for:
  * `millpond_device_empty_cache` and the like return BUSY. Free memory of the captured streams in other pools is not
- * used meanwhile.
+ * used meanwhile. Where the device has no more, the pool takes free memory of other pools, of streams that have nothing
+ * queued.
  *
  * Until the capture is released, its pool keeps all its memory at its addresses, including freed blocks, so that each
  * replay of the graph finds it there: no memory is given back, given to other pools or streams, or mapped elsewhere,

@@ -2,8 +2,8 @@
 //! a wait for the device would spoil.
 
 use crate::cuda::*;
-use millpond::DeviceState;
 use millpond::runtime::{self, PoolId};
+use millpond::{Code, DeviceState};
 use std::sync::Arc;
 
 const POOL: PoolId = PoolId::DEFAULT;
@@ -65,6 +65,30 @@ fn free_handles_serve_others_beside_a_capture() {
         kept.iter().for_each(|&at| assert_eq!(fake.read(0, at, 4).unwrap(), b"kept"));
         fake.end();
     }
+}
+
+/// So does a captured stream, once nothing is queued on theirs.
+#[test]
+fn free_handles_of_other_pools_serve_a_captured_stream() {
+    let (fake, d, p, s, kept) = half_free(|d| d.memory().pools().create(0).unwrap());
+    let m = d.memory();
+    let (q, t) = (m.pools().create(0).unwrap(), d.streams().create().unwrap());
+    let capture = m.captures().begin(q, t).unwrap();
+    beside_a_capture(&fake, t, || {
+        fake.hold(true);
+        d.memset_async(s, kept[0], 7, 4).unwrap();
+        assert_eq!(m.alloc(q, t, 20 * GRANULE).unwrap_err().code(), Code::OutOfMemory, "it is in use");
+        fake.hold(false);
+        d.streams().synchronize(s).unwrap();
+        let at = m.alloc(q, t, 20 * GRANULE).expect("four times eight granules are free");
+        use_all(&fake, at, 20);
+        m.free(at, None, None).unwrap();
+    });
+    m.captures().end(capture).unwrap();
+    m.captures().release(capture).unwrap();
+    kept.iter().for_each(|&at| m.free(at, Some(s), None).unwrap());
+    m.pools().destroy(p).unwrap();
+    fake.end();
 }
 
 /// A captured stream, of which nothing can be asked, has its free handles as wholes.

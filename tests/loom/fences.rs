@@ -13,33 +13,7 @@ struct Writer {
     written: AtomicU32,
 }
 
-impl Points for Writer {
-    fn passed(&self, _: Point) -> Result<bool> {
-        Ok(true)
-    }
-    fn wait(&self, _: u64, _: Point) -> Result<()> {
-        Ok(())
-    }
-    fn sync(&self, _: Point) -> Result<()> {
-        Ok(())
-    }
-    fn forget(&self, _: Point) {}
-}
-
-impl Backing for Writer {
-    gives_all!();
-
-    fn mark(&self, _: u64, _: bool) -> Result<Option<Point>> {
-        Ok(None)
-    }
-    fn sync_all(&self) -> Result<()> {
-        Ok(())
-    }
-    fn sync_stream(&self, _: u64) -> Result<()> {
-        Ok(())
-    }
-    fn streams(&self, _: &mut dyn FnMut(u64)) {}
-}
+runs_nothing!(Writer);
 
 /// One thread has the device's work done and asks for the fence; another only hears from the fence that it is passed, and
 /// sees what the device has written.

@@ -27,3 +27,35 @@ macro_rules! gives_all {
         }
     };
 }
+
+/// Implements `Points` and `Backing` for a device on which nothing is ever queued.
+macro_rules! runs_nothing {
+    ($device:ty) => {
+        impl Points for $device {
+            fn passed(&self, _: Point) -> Result<bool> {
+                Ok(true)
+            }
+            fn wait(&self, _: u64, _: Point) -> Result<()> {
+                Ok(())
+            }
+            fn sync(&self, _: Point) -> Result<()> {
+                Ok(())
+            }
+            fn forget(&self, _: Point) {}
+        }
+        impl Backing for $device {
+            gives_all!();
+
+            fn mark(&self, _: u64, _: bool) -> Result<Option<Point>> {
+                Ok(None)
+            }
+            fn sync_stream(&self, _: u64) -> Result<()> {
+                Ok(())
+            }
+            fn sync_all(&self) -> Result<()> {
+                Ok(())
+            }
+            fn streams(&self, _: &mut dyn FnMut(u64)) {}
+        }
+    };
+}

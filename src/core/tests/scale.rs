@@ -7,32 +7,7 @@ const TIB: u64 = 1 << 40;
 
 /// A device that gives everything and remembers nothing.
 struct Generous;
-impl Points for Generous {
-    fn passed(&self, _: Point) -> Result<bool> {
-        Ok(true)
-    }
-    fn wait(&self, _: u64, _: Point) -> Result<()> {
-        Ok(())
-    }
-    fn sync(&self, _: Point) -> Result<()> {
-        Ok(())
-    }
-    fn forget(&self, _: Point) {}
-}
-impl Backing for Generous {
-    gives_all!();
-
-    fn mark(&self, _: u64, _: bool) -> Result<Option<Point>> {
-        Ok(None)
-    }
-    fn sync_stream(&self, _: u64) -> Result<()> {
-        Ok(())
-    }
-    fn sync_all(&self) -> Result<()> {
-        Ok(())
-    }
-    fn streams(&self, _: &mut dyn FnMut(u64)) {}
-}
+runs_nothing!(Generous);
 
 fn pond(mapping: bool, capacity: u64) -> Pond {
     let config =
